@@ -1,0 +1,3 @@
+//! The `ucake` command.
+
+fn main() {}

@@ -1,0 +1,6 @@
+//! CAKE (the Linux queue discipline `sch_cake`) as a library.
+
+pub mod packet;
+pub mod qdisc;
+pub mod time;
+pub mod units;
