@@ -1,5 +1,11 @@
 //! Queue disciplines.
 
+mod config;
+mod stats;
+
+pub use config::{AckFilter, Change, Config, Diffserv, Isolation, LinkLayer, Overhead, SplitGso};
+pub use stats::{MinMax, Stats, TinStats};
+
 use crate::packet::Meta;
 use crate::time::{Instant, Span};
 use crate::units::{FrameLen, WireLen};

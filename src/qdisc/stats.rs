@@ -1,0 +1,113 @@
+//! What an instance tells about itself.
+//!
+//! Source: spec §11.1 (instance) and §11.2 (tins). Units are those of the core; whoever prints them
+//! converts (`tc` shows bits per second and microseconds).
+//! Left out: the text and JSON forms (the command line owns them), per-queue statistics (`class show`).
+
+use crate::time::Span;
+use crate::units::{FrameLen, MemSize, Rate};
+
+/// A snapshot of a CAKE instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Bytes delivered by dequeue.
+    pub sent_bytes: u64,
+    /// Packets delivered by dequeue; an undivided superpacket counts its segments.
+    pub sent_packets: u64,
+    /// Packets dropped by the AQM, the memory limit or the ACK filter.
+    pub dropped: u64,
+    /// Times the shaper said "not yet".
+    pub overlimits: u64,
+    /// Bytes queued now.
+    pub backlog: FrameLen,
+    /// Packets queued now.
+    pub queued_packets: u32,
+    /// Largest memory use since creation.
+    pub memory_used: MemSize,
+    /// Effective memory limit.
+    pub memory_limit: MemSize,
+    /// Estimate of autorate, or the rate given at creation; zero if unlimited.
+    pub capacity_estimate: Rate,
+    /// Sizes before overhead.
+    pub network_size: MinMax,
+    /// Sizes after overhead.
+    pub adjusted_size: MinMax,
+    /// Mean distance from the start of a frame to its network header, in bytes, rounded.
+    pub average_network_offset: u16,
+    /// Largest run of bytes by which the shaper had to catch up after being called late.
+    pub catch_up_capped: u64,
+    /// Times `now` was earlier than before; such a call is answered as if no time had passed.
+    pub clock_went_back: u64,
+    /// The tins in use, in display order (spec §3.2).
+    pub tins: Vec<TinStats>,
+}
+
+/// Smallest and largest of a size, as 16-bit numbers (spec §7.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MinMax {
+    /// Smallest; 65535 before the first packet.
+    pub min: u16,
+    /// Largest; 0 before the first packet.
+    pub max: u16,
+}
+
+impl MinMax {
+    /// Takes one more size into account.
+    pub fn observe(&mut self, size: u32) {
+        // As in the kernel the fields are 16 bits wide and larger sizes lose their upper half.
+        let size = (size & 0xffff) as u16;
+        self.min = self.min.min(size);
+        self.max = self.max.max(size);
+    }
+}
+
+impl Default for MinMax {
+    fn default() -> Self {
+        Self { min: u16::MAX, max: 0 }
+    }
+}
+
+/// A snapshot of one tin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TinStats {
+    /// Threshold rate; zero if unlimited.
+    pub threshold: Rate,
+    /// CoDel's target in this tin.
+    pub target: Span,
+    /// CoDel's interval in this tin.
+    pub interval: Span,
+    /// Moving average of the larger delays.
+    pub peak_delay: Span,
+    /// Moving average of all delays.
+    pub average_delay: Span,
+    /// Moving average of the smaller delays; what `tc` calls `sp_delay`.
+    pub base_delay: Span,
+    /// Bytes queued now.
+    pub backlog: FrameLen,
+    /// Packets enqueued, dropped ones included.
+    pub packets: u64,
+    /// Bytes enqueued, dropped ones included.
+    pub bytes: u64,
+    /// Packets that found their flow in a displaced slot.
+    pub way_indirect_hits: u64,
+    /// Flows that were new.
+    pub way_misses: u64,
+    /// Flows that found every way of their set taken.
+    pub way_collisions: u64,
+    /// Packets dropped by the AQM and the memory limit.
+    pub drops: u64,
+    /// Delivered packets that were CE-marked here.
+    pub marks: u64,
+    /// Packets removed by the ACK filter.
+    pub ack_drops: u64,
+    /// Sparse and decaying flows.
+    pub sparse_flows: u32,
+    /// Bulk flows.
+    pub bulk_flows: u32,
+    /// Flows that BLUE is dropping from.
+    pub unresponsive_flows: u32,
+    /// Largest packet seen, before it was divided.
+    pub max_packet_len: FrameLen,
+    /// Flow quantum in bytes.
+    pub flow_quantum: u16,
+}
