@@ -2,5 +2,6 @@
 
 pub mod packet;
 pub mod qdisc;
+pub mod sim;
 pub mod time;
 pub mod units;

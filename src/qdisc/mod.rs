@@ -1,14 +1,56 @@
-//! Queue disciplines.
+//! CAKE, and the seam between a discipline and whoever drives it.
+//!
+//! Problem: keep a link's queue where it can be managed, give every flow and host its share of it, and
+//! tell senders early when it stands.
+//! Source: spec §1.1 (enqueue) and §1.2 (dequeue), step by step.
+//! Law: classify, place, append; then, as fast as the clocks allow, pick a tin, pick a flow, ask its AQM.
+//! Each mechanism has a file of its own; this one is their order.
+//! Deliberately different from Linux: one call does a bounded amount of work ([`WORK_BOUND`]) and says so.
+//! Left out, their places marked by spec section: ACK filter (§8), autorate (§10), NAT (§4.7), marks and
+//! priorities (§3.1 steps 3 and 4).
 
+mod cobalt;
 mod config;
+mod diffserv;
+mod drr;
+mod fifo;
+mod flow;
+mod flow_table;
+mod hash;
+mod host;
+mod overflow;
+mod overhead;
+mod shaper;
 mod stats;
+mod tin;
 
 pub use config::{AckFilter, Change, Config, Diffserv, Isolation, LinkLayer, Overhead, SplitGso};
-pub use stats::{MinMax, Stats, TinStats};
+pub use diffserv::Share;
+pub use fifo::{Fifo, FifoConfig, FifoStats};
+pub use shaper::{ByteTime, CATCH_UP};
+pub use stats::{MinMax, QueueStats, Stats, TinStats};
 
-use crate::packet::Meta;
+use crate::packet::{Frame, Meta};
 use crate::time::{Instant, Span};
-use crate::units::{FrameLen, WireLen};
+use crate::units::{FrameLen, MemSize, Rate, WireLen};
+use flow::{Flow, Packet, Unit};
+use hash::FlowHasher;
+use overflow::{Overflow, QueueId};
+use overhead::Compensator;
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg32;
+use shaper::{Fate, Shaper};
+use slab::Slab;
+use tin::Tin;
+
+/// Steps (a flow turned to the back, a packet dropped, an empty queue put away) in one call of
+/// `dequeue`; a step takes some ten nanoseconds, so that a call stays under a millisecond.
+pub const WORK_BOUND: u32 = 16_384;
+
+/// Packets that the automatic memory limit is capped at (spec §2.6).
+const PACKET_LIMIT: u32 = 10_240;
+/// Least automatic memory limit while shaped.
+const LEAST_MEMORY: u64 = 4 << 20;
 
 /// What queues frames and says when they may leave.
 ///
@@ -77,4 +119,484 @@ pub enum Why {
     Failsafe,
     /// This call did its share of work; ask again at once.
     WorkBound,
+}
+
+/// What an instance must not find out for itself: everything random in it follows from this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entropy {
+    /// Key of the flow and host hashes; secret where strangers choose the flows.
+    pub hash_key: (u64, u64),
+    /// Seed of the generator that dithers quanta and rolls BLUE's dice.
+    pub seed: u64,
+}
+
+impl Entropy {
+    /// Everything from one number: the same number, the same run.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Self {
+        let mut generator = Pcg32::seed_from_u64(seed);
+        Self { hash_key: (generator.next_u64(), generator.next_u64()), seed: generator.next_u64() }
+    }
+}
+
+/// One CAKE instance.
+///
+/// ```
+/// use ucake::packet::Meta;
+/// use ucake::qdisc::{Cake, Config, Dequeue, Discipline, Entropy};
+/// use ucake::sim::SimFrame;
+/// use ucake::time::Instant;
+/// use ucake::units::FrameLen;
+///
+/// let mut cake = Cake::new(Config::default(), FrameLen(1514), Entropy::from_seed(1));
+/// let now = Instant::from_nanos(1_000_000_000);
+/// let meta = Meta { len: FrameLen(1514), ..Meta::default() };
+/// cake.enqueue(SimFrame::new(&meta), &meta, now);
+/// assert!(matches!(cake.dequeue(now), Dequeue::Send(_)));
+/// assert!(matches!(cake.dequeue(now), Dequeue::Idle));
+/// ```
+#[derive(Debug)]
+pub struct Cake<F> {
+    config: Config,
+    mtu: FrameLen,
+    hasher: FlowHasher,
+    random: Pcg32,
+    shaper: Shaper,
+    lengths: Compensator,
+    /// Every tin that was ever in use; the first `tin_count` are.
+    tins: Vec<Tin>,
+    tin_count: u8,
+    current_tin: u8,
+    packets: Slab<Packet<F>>,
+    overflow: Overflow,
+    memory_limit: MemSize,
+    memory: MemSize,
+    backlog: FrameLen,
+    queued: u32,
+    last_now: Instant,
+    counters: Counters,
+}
+
+/// What an instance counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    sent_bytes: u64,
+    sent_packets: u64,
+    dropped: u64,
+    overlimits: u64,
+    memory_used: MemSize,
+    capacity_estimate: Rate,
+    clock_went_back: u64,
+}
+
+/// What one look into a tin came to.
+enum Served<F> {
+    /// A packet leaves.
+    Departed(Departure<F>),
+    /// Gate and tin are to be looked at again.
+    Again,
+    /// Another flow is to be picked from this tin.
+    Retry,
+}
+
+impl<F: Frame> Cake<F> {
+    /// An instance without traffic. `mtu` is the largest frame of an undivided packet, link-layer header
+    /// included: 1514 on Ethernet.
+    #[must_use]
+    pub fn new(config: Config, mtu: FrameLen, entropy: Entropy) -> Self {
+        let mut cake = Self {
+            config,
+            mtu,
+            hasher: FlowHasher::new(entropy.hash_key),
+            random: Pcg32::seed_from_u64(entropy.seed),
+            shaper: Shaper::new(config.shaped_rate()),
+            lengths: Compensator::default(),
+            tins: Vec::new(),
+            tin_count: 0,
+            current_tin: 0,
+            packets: Slab::new(),
+            overflow: Overflow::new(),
+            memory_limit: MemSize::ZERO,
+            memory: MemSize::ZERO,
+            backlog: FrameLen::ZERO,
+            queued: 0,
+            last_now: Instant::ZERO,
+            counters: Counters {
+                capacity_estimate: config.shaped_rate().unwrap_or_default(),
+                ..Counters::default()
+            },
+        };
+        cake.configure(config);
+        cake
+    }
+
+    /// Changes what `change` mentions and leaves the rest, as `tc qdisc change` does (spec §2.7): queued
+    /// packets, flows, AQM state, clocks and counters stay.
+    pub fn change(&mut self, change: &Change) {
+        self.configure(self.config.changed_by(change));
+        if change.resets_size_statistics() {
+            self.lengths.reset_sizes();
+        }
+    }
+
+    /// The configuration in force.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// A snapshot of every statistic (spec §11).
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let Counters { sent_bytes, sent_packets, dropped, overlimits, .. } = self.counters;
+        let displayed = (0..self.tin_count).map(|column| self.config.diffserv.displayed(column));
+        Stats {
+            sent_bytes,
+            sent_packets,
+            dropped,
+            overlimits,
+            backlog: self.backlog,
+            queued_packets: self.queued,
+            memory_used: self.counters.memory_used,
+            memory_limit: self.memory_limit,
+            capacity_estimate: self.counters.capacity_estimate,
+            network_size: self.lengths.network_size(),
+            adjusted_size: self.lengths.adjusted_size(),
+            average_network_offset: self.lengths.average_network_offset(),
+            catch_up_capped: self.shaper.catch_up_capped(),
+            clock_went_back: self.counters.clock_went_back,
+            tins: displayed.map(|index| self.tins[usize::from(index)].stats()).collect(),
+        }
+    }
+
+    /// A snapshot of every queue that is in some list (spec §11.3), in the order of their classes.
+    #[must_use]
+    pub fn queue_stats(&self, now: Instant) -> Vec<QueueStats> {
+        let column = |column: u8| {
+            let tin = &self.tins[usize::from(self.config.diffserv.displayed(column))];
+            tin.active_queues().map(move |(slot, flow)| {
+                let class = u16::from(column) * flow_table::SLOTS + slot + 1;
+                queue_stats(class, flow, &self.packets, now)
+            })
+        };
+        (0..self.tin_count).flat_map(column).collect()
+    }
+
+    fn configure(&mut self, config: Config) {
+        let rate = config.shaped_rate();
+        self.config = config;
+        self.shaper.set_rate(rate);
+        self.lengths.set(config.overhead);
+        self.memory_limit = memory_limit(&config, self.mtu);
+        let before = self.tin_count;
+        self.tin_count = config.diffserv.tin_count();
+        self.current_tin = self.current_tin.min(self.tin_count - 1);
+        while self.tins.len() < usize::from(self.tin_count) {
+            self.tins.push(Tin::new());
+        }
+        for (index, tin) in (0..self.tin_count).zip(&mut self.tins) {
+            tin.configure(&config, config.diffserv.share(index, rate), self.mtu);
+        }
+        for index in self.tin_count..before {
+            self.discard_tin(index);
+        }
+    }
+
+    /// Empties a tin that is no longer in use, uncounted (spec §2.7).
+    fn discard_tin(&mut self, tin: u8) {
+        for slot in 0..flow_table::SLOTS {
+            while self.pop(QueueId { tin, slot }).is_some() {}
+        }
+    }
+
+    /// `now`, or the latest time seen if the clock went back.
+    fn forward(&mut self, now: Instant) -> Instant {
+        if now < self.last_now {
+            self.counters.clock_went_back += 1;
+        } else {
+            self.last_now = now;
+        }
+        self.last_now
+    }
+
+    /// Spec §3.1: the tin a frame belongs to, washed if that is asked for.
+    fn classify(&mut self, frame: &mut F, meta: &Meta) -> u8 {
+        let mut dscp = meta.dscp;
+        if self.config.wash && dscp.value() != 0 && meta.flow.is_ip() && !frame.wash() {
+            dscp = crate::packet::Dscp::default();
+        }
+        self.config.diffserv.tin(dscp)
+    }
+
+    /// Spec §1.1 step 4: clocks that idle time left behind come to `now`.
+    fn wake_clocks(&mut self, tin: u8, now: Instant) {
+        let tin = &mut self.tins[usize::from(tin)];
+        if tin.backlog() != FrameLen::ZERO {
+            return;
+        }
+        tin.wake(now);
+        if self.queued == 0 && self.shaper.wake(now) {
+            self.counters.overlimits += 1;
+        }
+    }
+
+    /// Spec §1.1 steps 6 and 7: appends a frame whole or as a train, and counts it.
+    fn append(&mut self, queue: QueueId, frame: F, meta: &Meta, now: Instant) {
+        let packet = self.packet(frame, meta, now);
+        let total = packet.total();
+        let units = packet.units();
+        let tin = &mut self.tins[usize::from(queue.tin)];
+        tin.flow_mut(queue.slot).packets.push(&mut self.packets, packet);
+        tin.admit(queue.slot, units, total);
+        self.backlog += total.len;
+        self.memory += total.truesize;
+        self.queued += u32::from(units);
+        self.overflow.grew(queue, backlog_of(&self.tins));
+    }
+
+    fn packet(&mut self, frame: F, meta: &Meta, now: Instant) -> Packet<F> {
+        let lengths = &mut self.lengths;
+        let count = meta.segments.count;
+        let offset = meta.network_offset;
+        lengths.observe_offset(offset, count);
+        if !flow::is_superpacket(meta.segments) {
+            let wire_len = lengths.adjust(meta.len, offset);
+            return Packet::whole(frame, meta, wire_len, now);
+        }
+        if self.config.split_gso == SplitGso::Split {
+            return Packet::train(frame, meta, count, |len| lengths.adjust(len, offset), now);
+        }
+        // Spec §7.2: whole, yet with the overhead of each segment.
+        let each = lengths.adjust(meta.segment_len(0), offset);
+        let last = lengths.adjust(meta.segment_len(count - 1), offset);
+        let wire_len = WireLen(each.0.saturating_mul(u32::from(count - 1))) + last;
+        Packet::whole(frame, meta, wire_len, now)
+    }
+
+    /// Takes the oldest unit of a queue (spec §1.2 step 6), off every account.
+    fn pop(&mut self, queue: QueueId) -> Option<Unit<F>> {
+        let tin = &mut self.tins[usize::from(queue.tin)];
+        let unit = tin.flow_mut(queue.slot).packets.pop(&mut self.packets)?;
+        tin.release(queue.slot, unit.charge.len);
+        self.backlog -= unit.charge.len;
+        self.memory -= unit.charge.truesize;
+        self.queued -= 1;
+        self.overflow.shrank(queue, backlog_of(&self.tins));
+        Some(unit)
+    }
+
+    /// Spec §9: while memory is over its limit, the oldest packet of the fattest queue goes. Returns
+    /// whether `arrived` lost one.
+    fn drop_overflow(&mut self, arrived: QueueId, now: Instant) -> bool {
+        let mut lost = false;
+        while self.memory > self.memory_limit && self.queued > 0 {
+            let fattest = self.overflow.fattest(backlog_of(&self.tins));
+            let Some(unit) = self.pop(fattest) else {
+                self.overflow.distrust();
+                continue;
+            };
+            self.tins[usize::from(fattest.tin)].queue_full(fattest.slot, now);
+            self.count_drop(fattest, unit.charge.wire_len, now);
+            lost |= fattest == arrived;
+        }
+        lost
+    }
+
+    fn count_drop(&mut self, queue: QueueId, wire_len: WireLen, now: Instant) {
+        self.counters.dropped += 1;
+        self.tins[usize::from(queue.tin)].count_drop(queue.slot);
+        if self.config.ingress {
+            self.charge(queue.tin, wire_len, Fate::Dropped, now);
+        }
+    }
+
+    /// Charges the clocks (spec §6.2); nothing while unlimited.
+    fn charge(&mut self, tin: u8, wire_len: WireLen, fate: Fate, now: Instant) {
+        if self.shaper.is_shaped() {
+            self.tins[usize::from(tin)].charge(wire_len, now);
+            self.shaper.charge(wire_len, fate);
+        }
+    }
+
+    fn choose_tin(&mut self, now: Instant) -> Option<u8> {
+        let tins = &mut self.tins[..usize::from(self.tin_count)];
+        if self.shaper.is_shaped() {
+            tin::choose_shaped(tins, now)
+        } else {
+            tin::choose_unlimited(tins, self.current_tin)
+        }
+    }
+
+    /// Spec §1.2 steps 4 and 5: a flow of this tin, if one may send.
+    fn serve(&mut self, tin: u8, first_pass: bool, steps: &mut u32, now: Instant) -> Served<F> {
+        let random = &mut self.random;
+        let flows = &mut self.tins[usize::from(tin)];
+        let Some(slot) = flows.next_flow(first_pass) else { return Served::Again };
+        if !flows.may_send(slot, || dither(random)) {
+            return Served::Retry;
+        }
+        self.pull(QueueId { tin, slot }, steps, now)
+    }
+
+    /// Spec §1.2 step 6: the oldest packet of this queue that its AQM lets live.
+    fn pull(&mut self, queue: QueueId, steps: &mut u32, now: Instant) -> Served<F> {
+        loop {
+            let Some(mut unit) = self.pop(queue) else {
+                self.tins[usize::from(queue.tin)].found_empty(queue.slot, now);
+                return Served::Again;
+            };
+            let verdict = self.judge(queue, &mut unit, now);
+            let was_last = self.tins[usize::from(queue.tin)].flow(queue.slot).packets.is_empty();
+            if !verdict.drop || was_last {
+                return Served::Departed(self.deliver(queue, unit, verdict.marked, now));
+            }
+            self.count_drop(queue, unit.charge.wire_len, now);
+            if self.config.ingress {
+                self.tins[usize::from(queue.tin)].spend(queue.slot, unit.charge.wire_len);
+                return Served::Retry;
+            }
+            *steps += 1;
+            if *steps >= WORK_BOUND {
+                return Served::Again;
+            }
+        }
+    }
+
+    fn judge(&mut self, queue: QueueId, unit: &mut Unit<F>, now: Instant) -> cobalt::Verdict {
+        let random = &mut self.random;
+        let tin = &mut self.tins[usize::from(queue.tin)];
+        let params = tin.params();
+        let bulk_flows = if self.config.ingress { tin.bulk_flows() } else { 0 };
+        let frame = &mut unit.frame;
+        tin.flow_mut(queue.slot).cobalt.should_drop(
+            &params,
+            unit.enqueued_at,
+            bulk_flows,
+            || frame.mark_ce(),
+            || random.next_u32(),
+            now,
+        )
+    }
+
+    /// Spec §1.2 step 7.
+    fn deliver(
+        &mut self,
+        queue: QueueId,
+        unit: Unit<F>,
+        marked: bool,
+        now: Instant,
+    ) -> Departure<F> {
+        let Unit { frame, charge, enqueued_at, counts_as } = unit;
+        let sojourn = now - enqueued_at;
+        let index = usize::from(queue.tin);
+        self.counters.sent_bytes += u64::from(charge.len.0);
+        self.counters.sent_packets += u64::from(counts_as);
+        self.tins[index].deliver(marked, sojourn);
+        self.charge(queue.tin, charge.wire_len, Fate::Delivered, now);
+        self.tins[index].spend(queue.slot, charge.wire_len);
+        self.overflow.delivered();
+        Departure {
+            frame,
+            len: charge.len,
+            wire_len: charge.wire_len,
+            sojourn,
+            queue: (queue.tin, queue.slot),
+        }
+    }
+}
+
+impl<F: Frame> Discipline<F> for Cake<F> {
+    fn enqueue(&mut self, mut frame: F, meta: &Meta, now: Instant) -> Enqueued {
+        let now = self.forward(now);
+        let tin = self.classify(&mut frame, meta);
+        let index = usize::from(tin);
+        let slot = self.tins[index].locate(&self.hasher, &meta.flow);
+        let queue = QueueId { tin, slot };
+        self.wake_clocks(tin, now);
+        self.tins[index].observe_len(meta.counted_len());
+        self.append(queue, frame, meta, now);
+        self.tins[index].activate(slot, dither(&mut self.random));
+        self.counters.memory_used = self.counters.memory_used.max(self.memory);
+        if self.drop_overflow(queue, now) { Enqueued::Congested } else { Enqueued::Queued }
+    }
+
+    fn dequeue(&mut self, now: Instant) -> Dequeue<F> {
+        let now = self.forward(now);
+        let mut first_pass = true;
+        let mut steps = 0;
+        while self.queued > 0 {
+            if let Some(wake) = self.shaper.gate(now) {
+                self.counters.overlimits += 1;
+                return Dequeue::Wait(wake);
+            }
+            let Some(tin) = self.choose_tin(now) else { break };
+            self.current_tin = tin;
+            loop {
+                steps += 1;
+                if steps >= WORK_BOUND {
+                    return Dequeue::Wait(Wake { at: now, why: Why::WorkBound });
+                }
+                match self.serve(tin, first_pass, &mut steps, now) {
+                    Served::Departed(departure) => return Dequeue::Send(departure),
+                    Served::Retry => first_pass = false,
+                    Served::Again => {
+                        first_pass = false;
+                        break;
+                    }
+                }
+            }
+        }
+        Dequeue::Idle
+    }
+
+    fn backlog(&self) -> FrameLen {
+        self.backlog
+    }
+}
+
+fn backlog_of(tins: &[Tin]) -> impl Fn(QueueId) -> u32 {
+    |queue| tins.get(usize::from(queue.tin)).map_or(0, |tin| tin.flow(queue.slot).backlog.0)
+}
+
+fn queue_stats<F: Frame>(
+    class: u16,
+    flow: &Flow,
+    packets: &Slab<Packet<F>>,
+    now: Instant,
+) -> QueueStats {
+    let cobalt = &flow.cobalt;
+    let blue_probability = cobalt.drop_probability();
+    QueueStats {
+        class,
+        drops: flow.drops,
+        backlog: flow.backlog,
+        packets: flow.packets.count_units(packets),
+        deficit: flow.deficit,
+        count: cobalt.count(),
+        drop_next: cobalt.is_dropping().then(|| now - cobalt.drop_next()),
+        blue_probability,
+        blue_timer: (blue_probability != 0).then(|| now - cobalt.blue_timer()),
+    }
+}
+
+/// Sixteen uniform bits for a quantum.
+fn dither(random: &mut Pcg32) -> u16 {
+    (random.next_u32() >> 16) as u16
+}
+
+/// Spec §2.6: what was set, else four bandwidth-delay products, and at most 10240 full packets or what
+/// was set.
+fn memory_limit(config: &Config, mtu: FrameLen) -> MemSize {
+    let derived = match (config.memory_limit, config.shaped_rate()) {
+        (Some(limit), _) => limit.0,
+        (None, Some(rate)) => {
+            let micros = config.interval.micros().unsigned_abs();
+            let bytes = rate.bytes().wrapping_mul(micros) / 250_000;
+            // Cut to 32 bits as the kernel's counter is.
+            (bytes & u64::from(u32::MAX)).max(LEAST_MEMORY)
+        }
+        (None, None) => u64::from(u32::MAX),
+    };
+    let cap = u64::from(PACKET_LIMIT.wrapping_mul(mtu.0));
+    MemSize(derived.min(cap.max(config.memory_limit.map_or(0, |limit| limit.0))))
 }

@@ -1,8 +1,8 @@
 //! What an instance tells about itself.
 //!
-//! Source: spec §11.1 (instance) and §11.2 (tins). Units are those of the core; whoever prints them
+//! Source: spec §11.1 (instance), §11.2 (tins) and §11.3 (queues). Units are those of the core; whoever prints them
 //! converts (`tc` shows bits per second and microseconds).
-//! Left out: the text and JSON forms (the command line owns them), per-queue statistics (`class show`).
+//! Left out: the text and JSON forms, which the command line owns.
 
 use crate::time::Span;
 use crate::units::{FrameLen, MemSize, Rate};
@@ -34,7 +34,7 @@ pub struct Stats {
     pub adjusted_size: MinMax,
     /// Mean distance from the start of a frame to its network header, in bytes, rounded.
     pub average_network_offset: u16,
-    /// Largest run of bytes by which the shaper had to catch up after being called late.
+    /// Times the shaper was called so late that it let part of its rate go (`CATCH_UP`).
     pub catch_up_capped: u64,
     /// Times `now` was earlier than before; such a call is answered as if no time had passed.
     pub clock_went_back: u64,
@@ -110,4 +110,27 @@ pub struct TinStats {
     pub max_packet_len: FrameLen,
     /// Flow quantum in bytes.
     pub flow_quantum: u16,
+}
+
+/// A snapshot of one queue that is in some list: what `tc -s class show` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Minor number of its class: display column × 1024 + queue + 1.
+    pub class: u16,
+    /// Packets dropped from it by the AQM and the memory limit.
+    pub drops: u64,
+    /// Bytes queued.
+    pub backlog: FrameLen,
+    /// Packets queued.
+    pub packets: u32,
+    /// Bytes on the wire it may still send in this round.
+    pub deficit: i32,
+    /// Signals its AQM has given on the present schedule.
+    pub count: u32,
+    /// While it is in the drop state: how long ago the next signal was due; negative lies ahead.
+    pub drop_next: Option<Span>,
+    /// BLUE's drop probability, as a fraction of 2^32.
+    pub blue_probability: u32,
+    /// How long ago BLUE moved; only while it drops.
+    pub blue_timer: Option<Span>,
 }

@@ -1,0 +1,262 @@
+//! A queue: packets in order, a deficit, an AQM.
+//!
+//! Problem: a superpacket must be decided on segment by segment without being copied.
+//! Source: spec §1 (state), design §3.1 (trains). Law: packets wait in a list of nodes shared by the whole
+//! instance; a train is one node with a cursor, and each segment leaves as if it had been queued alone.
+//! Left out: which queue is served when (`drr`), which packet is dropped (`cobalt`, `overflow`).
+
+use super::cobalt::Cobalt;
+use crate::packet::{Frame, Meta, Segments};
+use crate::time::Instant;
+use crate::units::{FrameLen, MemSize, WireLen};
+use slab::Slab;
+
+/// No node.
+const NONE: u32 = u32::MAX;
+
+/// What is queued: a frame, or a train with a cursor.
+#[derive(Debug)]
+pub struct Packet<F> {
+    frame: F,
+    enqueued_at: Instant,
+    next: u32,
+    /// The segment that leaves next, and how many there are; 0 of 1 for what leaves whole.
+    segment: u16,
+    segments: u16,
+    /// Whether units are segments of the frame rather than the frame.
+    divided: bool,
+    /// What each segment but the last is charged, and the last one.
+    each: Charge,
+    last: Charge,
+    /// Packets that one unit counts as when it is sent.
+    counts_as: u16,
+}
+
+/// What one unit weighs on each of the three accounts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Charge {
+    /// Bytes that count.
+    pub len: FrameLen,
+    /// Bytes on the wire.
+    pub wire_len: WireLen,
+    /// Bytes of memory.
+    pub truesize: MemSize,
+}
+
+/// What comes out of a queue: one frame or one segment.
+#[derive(Debug)]
+pub struct Unit<F> {
+    /// The frame, or a handle to one segment.
+    pub frame: F,
+    /// What it weighs.
+    pub charge: Charge,
+    /// When it was queued.
+    pub enqueued_at: Instant,
+    /// Packets it counts as.
+    pub counts_as: u16,
+}
+
+impl<F: Frame> Packet<F> {
+    /// A frame that leaves whole; a superpacket then counts as its segments.
+    pub fn whole(frame: F, meta: &Meta, wire_len: WireLen, now: Instant) -> Self {
+        let charge = Charge { len: meta.counted_len(), wire_len, truesize: meta.truesize };
+        Self {
+            frame,
+            enqueued_at: now,
+            next: NONE,
+            segment: 0,
+            segments: 1,
+            divided: false,
+            each: charge,
+            last: charge,
+            counts_as: meta.segments.count,
+        }
+    }
+
+    /// A train of which the first `segments` segments leave one at a time. `wire_len` gives the length on
+    /// the wire of a segment.
+    pub fn train(
+        frame: F,
+        meta: &Meta,
+        segments: u16,
+        mut wire_len: impl FnMut(FrameLen) -> WireLen,
+        now: Instant,
+    ) -> Self {
+        let segments = segments.max(1);
+        let share = MemSize(meta.truesize.0 / u64::from(segments));
+        let rest = meta.truesize - MemSize(share.0 * u64::from(segments - 1));
+        let mut charge = |index, truesize| {
+            let len = meta.segment_len(index);
+            Charge { len, wire_len: wire_len(len), truesize }
+        };
+        let each = charge(0, share);
+        let last = charge(segments - 1, rest);
+        Self {
+            frame,
+            enqueued_at: now,
+            next: NONE,
+            segment: 0,
+            segments,
+            divided: true,
+            each,
+            last,
+            counts_as: 1,
+        }
+    }
+
+    /// Sum of what is still to leave.
+    pub fn total(&self) -> Charge {
+        let others = u32::from(self.segments - 1 - self.segment);
+        Charge {
+            len: FrameLen(self.each.len.0 * others) + self.last.len,
+            wire_len: WireLen(self.each.wire_len.0.saturating_mul(others)) + self.last.wire_len,
+            truesize: MemSize(self.each.truesize.0 * u64::from(others)) + self.last.truesize,
+        }
+    }
+
+    /// Units still to leave.
+    pub fn units(&self) -> u16 {
+        self.segments - self.segment
+    }
+}
+
+/// Packets in order of arrival, linked through the instance's nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketQueue {
+    head: u32,
+    tail: u32,
+}
+
+impl PacketQueue {
+    /// Whether nothing is queued.
+    pub fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
+    /// Appends a packet.
+    pub fn push<F>(&mut self, nodes: &mut Slab<Packet<F>>, packet: Packet<F>) {
+        // Each node is memory that the limit has charged at least 256 bytes for; 2^32 cannot be reached.
+        let node = u32::try_from(nodes.insert(packet)).expect("fewer than 2^32 packets are queued");
+        match nodes.get_mut(self.tail as usize) {
+            Some(tail) if !self.is_empty() => tail.next = node,
+            _ => self.head = node,
+        }
+        self.tail = node;
+    }
+
+    /// Takes the oldest frame or segment.
+    pub fn pop<F: Frame>(&mut self, nodes: &mut Slab<Packet<F>>) -> Option<Unit<F>> {
+        let packet = nodes.get_mut(self.head as usize)?;
+        let Packet { enqueued_at, counts_as, segment, segments, .. } = *packet;
+        if segment + 1 < segments {
+            packet.segment += 1;
+            let frame = packet.frame.segment(segment);
+            return Some(Unit { frame, charge: packet.each, enqueued_at, counts_as });
+        }
+        let packet = nodes.remove(self.head as usize);
+        self.head = packet.next;
+        let frame = if packet.divided { packet.frame.segment(segment) } else { packet.frame };
+        Some(Unit { frame, charge: packet.last, enqueued_at, counts_as })
+    }
+
+    /// Units queued, counted by walking.
+    pub fn count_units<F: Frame>(&self, nodes: &Slab<Packet<F>>) -> u32 {
+        let walk = std::iter::successors(nodes.get(self.head as usize), |packet| {
+            nodes.get(packet.next as usize)
+        });
+        walk.map(|packet| u32::from(packet.units())).sum()
+    }
+}
+
+impl Default for PacketQueue {
+    fn default() -> Self {
+        Self { head: NONE, tail: NONE }
+    }
+}
+
+/// One of a tin's queues.
+#[derive(Clone, Debug, Default)]
+pub struct Flow {
+    /// What is queued.
+    pub packets: PacketQueue,
+    /// Bytes queued.
+    pub backlog: FrameLen,
+    /// Bytes on the wire it may still send in this round.
+    pub deficit: i32,
+    /// Its AQM.
+    pub cobalt: Cobalt,
+    /// Packets dropped from it.
+    pub drops: u64,
+    /// Its entries in the tin's host tables.
+    pub source_host: u16,
+    /// See `source_host`.
+    pub destination_host: u16,
+}
+
+/// Whether a frame can be divided at all.
+pub fn is_superpacket(segments: Segments) -> bool {
+    segments.count > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame that knows which segment it is.
+    #[derive(Debug, PartialEq)]
+    struct Piece(u16);
+
+    impl Frame for Piece {
+        fn mark_ce(&mut self) -> bool {
+            false
+        }
+        fn wash(&mut self) -> bool {
+            false
+        }
+        fn segment(&self, index: u16) -> Self {
+            Self(index)
+        }
+    }
+
+    #[test]
+    fn a_train_leaves_segment_by_segment_and_its_charges_add_up() {
+        let meta = Meta {
+            len: FrameLen(66 + 2 * 1448 + 100),
+            segments: Segments { count: 3, mss: 1448, header_len: 66 },
+            truesize: MemSize(4000),
+            ..Meta::default()
+        };
+        let mut nodes = Slab::new();
+        let mut queue = PacketQueue::default();
+        let packet = Packet::train(Piece(99), &meta, 3, |len| WireLen(len.0 + 38), Instant::ZERO);
+        let total = packet.total();
+        assert_eq!(total.len, meta.counted_len());
+        assert_eq!(total.truesize, MemSize(4000));
+        queue.push(&mut nodes, packet);
+        assert_eq!(queue.count_units(&nodes), 3);
+        let mut sum = Charge::default();
+        for index in 0..3 {
+            let unit = queue.pop(&mut nodes).expect("three segments");
+            assert_eq!(unit.frame, Piece(index));
+            sum.len += unit.charge.len;
+            sum.wire_len += unit.charge.wire_len;
+            sum.truesize += unit.charge.truesize;
+        }
+        assert_eq!(sum, total);
+        assert!(queue.is_empty() && nodes.is_empty());
+    }
+
+    #[test]
+    fn packets_leave_in_the_order_they_came() {
+        let mut nodes = Slab::new();
+        let mut queue = PacketQueue::default();
+        for i in 0..5 {
+            let packet = Packet::whole(Piece(i), &Meta::default(), WireLen(1), Instant::ZERO);
+            queue.push(&mut nodes, packet);
+        }
+        for i in 0..5 {
+            assert_eq!(queue.pop(&mut nodes).expect("five").frame, Piece(i));
+        }
+        assert!(queue.pop(&mut nodes).is_none());
+    }
+}

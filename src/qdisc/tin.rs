@@ -1,0 +1,454 @@
+//! A tin: one class of service with queues, hosts and a clock of its own.
+//!
+//! Problem: each class needs fairness, an AQM and a share, without knowing of the others.
+//! Source: spec §1 (hierarchy), §2.6 (derived parameters), §4 (isolation), §6.3 and §6.4 (which tin).
+//! Law: a flow changes state only through [`Tin::set_state`], which keeps lists, counts and the hosts'
+//! bulk flows in step.
+//! Left out: memory, lengths and the instance's own clock (`qdisc::mod`).
+
+use super::cobalt::{self, Blue};
+use super::config::{Config, Isolation};
+use super::diffserv::Share;
+use super::drr::{FlowSets, List, Set};
+use super::flow::{Charge, Flow};
+use super::flow_table::{FlowTable, Found, SLOTS};
+use super::hash::{FlowHasher, HostHashes};
+use super::host::{self, HostTable};
+use super::shaper::{ByteTime, TinClock};
+use super::stats::TinStats;
+use crate::packet::FlowKey;
+use crate::time::{Instant, Span};
+use crate::units::{FrameLen, Rate, WireLen};
+
+/// A flow's quantum lies between these (spec §2.6).
+const QUANTUM_RANGE: (u16, u16) = (300, 1514);
+
+/// One class of service.
+#[derive(Clone, Debug)]
+pub struct Tin {
+    share: Share,
+    isolation: Isolation,
+    params: cobalt::Params,
+    flow_quantum: u16,
+    clock: TinClock,
+    deficit: i32,
+    table: FlowTable,
+    flows: Vec<Flow>,
+    sets: FlowSets,
+    sources: HostTable,
+    destinations: HostTable,
+    unresponsive: u32,
+    counters: Counters,
+}
+
+/// What a tin counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    backlog: FrameLen,
+    packets: u64,
+    bytes: u64,
+    drops: u64,
+    marks: u64,
+    ack_drops: u64,
+    max_packet_len: FrameLen,
+    delays: Delays,
+}
+
+/// Moving averages of sojourn times (spec §11.2).
+#[derive(Clone, Copy, Debug, Default)]
+struct Delays {
+    average: u64,
+    peak: u64,
+    base: u64,
+}
+
+impl Tin {
+    /// A tin without traffic; [`Tin::configure`] gives it its parameters.
+    pub fn new() -> Self {
+        Self {
+            share: Share { threshold: None, quantum: 0 },
+            isolation: Isolation::TripleIsolate,
+            params: cobalt::Params::default(),
+            flow_quantum: 0,
+            clock: TinClock::default(),
+            deficit: 0,
+            table: FlowTable::new(),
+            flows: vec![Flow::default(); usize::from(SLOTS)],
+            sets: FlowSets::new(),
+            sources: HostTable::new(),
+            destinations: HostTable::new(),
+            unresponsive: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Derives everything from `config` (spec §2.6); what is queued stays.
+    pub fn configure(&mut self, config: &Config, share: Share, mtu: FrameLen) {
+        self.share = share;
+        self.isolation = config.isolation;
+        self.flow_quantum = flow_quantum(share.threshold);
+        self.params = cobalt_params(config, share.threshold, mtu);
+        self.clock.set_rate(share.threshold);
+        if share.threshold.is_none() {
+            return;
+        }
+        // Deficits among tins count only while unlimited (spec §6.4, the hazard).
+        self.deficit = 0;
+    }
+
+    /// The queue for a packet with this key (spec §4.3), its hosts assigned (spec §4.4).
+    pub fn locate(&mut self, hasher: &FlowHasher, key: &FlowKey) -> u16 {
+        if self.isolation == Isolation::Flowblind {
+            return 0;
+        }
+        let hash = hasher.queue(key, self.isolation);
+        let place = self.table.place(hash, |slot| self.sets.is_active(slot));
+        if place.found != Found::Active {
+            self.assign_hosts(place.slot, hasher.hosts(key, self.isolation));
+        }
+        place.slot
+    }
+
+    /// Brings a clock that idle time left behind to `now`.
+    pub fn wake(&mut self, now: Instant) {
+        self.clock.wake(now);
+    }
+
+    /// Counts what was appended to a queue, `packets` units of `total` together.
+    pub fn admit(&mut self, slot: u16, packets: u16, total: Charge) {
+        self.flows[usize::from(slot)].backlog += total.len;
+        self.counters.backlog += total.len;
+        self.counters.packets += u64::from(packets);
+        self.counters.bytes += u64::from(total.len.0);
+    }
+
+    /// Notes the length of a packet as it came.
+    pub fn observe_len(&mut self, len: FrameLen) {
+        self.counters.max_packet_len = self.counters.max_packet_len.max(len);
+    }
+
+    /// A packet was appended to this queue (spec §1.1 step 10).
+    pub fn activate(&mut self, slot: u16, dither: u16) {
+        match self.sets.set(slot) {
+            Set::None | Set::Decaying => {
+                self.sets.append(slot, List::New);
+                self.set_state(slot, Set::Sparse);
+                self.flows[usize::from(slot)].deficit = self.quantum(slot, dither);
+            }
+            Set::SparseWait => self.set_state(slot, Set::Bulk),
+            Set::Sparse | Set::Bulk => {}
+        }
+    }
+
+    /// Whether this queue may send in this round; otherwise it goes to the back with a fresh quantum
+    /// (spec §1.2 step 5).
+    pub fn may_send(&mut self, slot: u16, dither: impl FnOnce() -> u16) -> bool {
+        let flow = &self.flows[usize::from(slot)];
+        if flow.deficit > 0 {
+            return true;
+        }
+        if self.sets.set(slot) == Set::Sparse {
+            let next = if flow.packets.is_empty() { Set::SparseWait } else { Set::Bulk };
+            self.set_state(slot, next);
+        }
+        // After the change of state: the flow itself counts towards its hosts' load.
+        let quantum = self.quantum(slot, dither());
+        let flow = &mut self.flows[usize::from(slot)];
+        flow.deficit = flow.deficit.saturating_add(quantum);
+        self.sets.append(slot, List::Old);
+        false
+    }
+
+    /// The scheduler found this queue empty (spec §1.2 step 6).
+    pub fn found_empty(&mut self, slot: u16, now: Instant) {
+        let cobalt = &mut self.flows[usize::from(slot)].cobalt;
+        let blue = cobalt.queue_empty(&self.params, now);
+        let at_rest = cobalt.is_at_rest(now);
+        self.count_unresponsive(blue);
+        if at_rest {
+            self.sets.remove(slot);
+            self.set_state(slot, Set::None);
+        } else {
+            self.sets.append(slot, List::Decaying);
+            self.set_state(slot, Set::Decaying);
+        }
+    }
+
+    /// A unit was taken out of a queue.
+    pub fn release(&mut self, slot: u16, len: FrameLen) {
+        self.flows[usize::from(slot)].backlog -= len;
+        self.counters.backlog -= len;
+    }
+
+    /// The AQM or the memory limit dropped a unit.
+    pub fn count_drop(&mut self, slot: u16) {
+        self.flows[usize::from(slot)].drops += 1;
+        self.counters.drops += 1;
+    }
+
+    /// The memory limit took a packet from this queue.
+    pub fn queue_full(&mut self, slot: u16, now: Instant) {
+        let blue = self.flows[usize::from(slot)].cobalt.queue_full(&self.params, now);
+        self.count_unresponsive(blue);
+    }
+
+    /// A unit leaves (spec §1.2 step 7).
+    pub fn deliver(&mut self, marked: bool, sojourn: Span) {
+        self.counters.marks += u64::from(marked);
+        self.counters.delays.observe(sojourn);
+    }
+
+    /// Takes `wire_len` off a flow's deficit, and off the tin's own while that counts.
+    pub fn spend(&mut self, slot: u16, wire_len: WireLen) {
+        let bytes = i32::try_from(wire_len.0).unwrap_or(i32::MAX);
+        let flow = &mut self.flows[usize::from(slot)];
+        flow.deficit = flow.deficit.saturating_sub(bytes);
+        if self.share.threshold.is_none() {
+            self.deficit = self.deficit.saturating_sub(bytes);
+        }
+    }
+
+    /// Charges the tin's clock.
+    pub fn charge(&mut self, wire_len: WireLen, now: Instant) {
+        self.clock.charge(wire_len, now);
+    }
+
+    /// The flow to serve (spec §1.2 step 4).
+    pub fn next_flow(&self, first_pass: bool) -> Option<u16> {
+        self.sets.next(first_pass)
+    }
+
+    /// A queue.
+    pub fn flow(&self, slot: u16) -> &Flow {
+        &self.flows[usize::from(slot)]
+    }
+
+    /// A queue, to be changed.
+    pub fn flow_mut(&mut self, slot: u16) -> &mut Flow {
+        &mut self.flows[usize::from(slot)]
+    }
+
+    /// A queue's AQM is judged by these.
+    pub fn params(&self) -> cobalt::Params {
+        self.params
+    }
+
+    /// Bytes queued.
+    pub fn backlog(&self) -> FrameLen {
+        self.counters.backlog
+    }
+
+    /// Bulk flows.
+    pub fn bulk_flows(&self) -> u32 {
+        self.sets.bulk()
+    }
+
+    /// The queues that are in some list.
+    pub fn active_queues(&self) -> impl Iterator<Item = (u16, &Flow)> {
+        (0..).zip(&self.flows).filter(|&(slot, _)| self.sets.is_active(slot))
+    }
+
+    /// Whether there is a flow to serve; decaying ones do not count.
+    pub fn has_flows(&self) -> bool {
+        self.sets.sparse() + self.sets.bulk() > 0
+    }
+
+    /// A snapshot (spec §11.2).
+    pub fn stats(&self) -> TinStats {
+        let Counters { backlog, packets, bytes, drops, marks, ack_drops, max_packet_len, delays } =
+            self.counters;
+        TinStats {
+            threshold: self.share.threshold.unwrap_or_default(),
+            target: self.params.target,
+            interval: self.params.interval,
+            peak_delay: as_span(delays.peak),
+            average_delay: as_span(delays.average),
+            base_delay: as_span(delays.base),
+            backlog,
+            packets,
+            bytes,
+            way_indirect_hits: self.table.indirect_hits,
+            way_misses: self.table.misses,
+            way_collisions: self.table.collisions,
+            drops,
+            marks,
+            ack_drops,
+            sparse_flows: self.sets.sparse() + self.sets.decaying(),
+            bulk_flows: self.sets.bulk(),
+            unresponsive_flows: self.unresponsive,
+            max_packet_len,
+            flow_quantum: self.flow_quantum,
+        }
+    }
+
+    /// The one place where a flow changes state: counts and host loads follow (spec §4.5).
+    fn set_state(&mut self, slot: u16, to: Set) {
+        let from = self.sets.set(slot);
+        self.sets.change(slot, to);
+        match (from == Set::Bulk, to == Set::Bulk) {
+            (false, true) => self.join_hosts(slot),
+            (true, false) => self.leave_hosts(slot),
+            _ => {}
+        }
+    }
+
+    fn assign_hosts(&mut self, slot: u16, hashes: HostHashes) {
+        // A shared queue may be bulk: its account moves from the hosts it had to those it gets.
+        let bulk = self.sets.set(slot) == Set::Bulk;
+        if bulk {
+            self.leave_hosts(slot);
+        }
+        let flow = &mut self.flows[usize::from(slot)];
+        if self.isolation.fair_by_source() {
+            flow.source_host = self.sources.assign(hashes.source);
+        }
+        if self.isolation.fair_by_destination() {
+            flow.destination_host = self.destinations.assign(hashes.destination);
+        }
+        if bulk {
+            self.join_hosts(slot);
+        }
+    }
+
+    fn join_hosts(&mut self, slot: u16) {
+        let flow = &self.flows[usize::from(slot)];
+        if self.isolation.fair_by_source() {
+            self.sources.join(flow.source_host);
+        }
+        if self.isolation.fair_by_destination() {
+            self.destinations.join(flow.destination_host);
+        }
+    }
+
+    fn leave_hosts(&mut self, slot: u16) {
+        let flow = &self.flows[usize::from(slot)];
+        if self.isolation.fair_by_source() {
+            self.sources.leave(flow.source_host);
+        }
+        if self.isolation.fair_by_destination() {
+            self.destinations.leave(flow.destination_host);
+        }
+    }
+
+    /// The quantum of a flow, divided by the load of its busier end (spec §4.6).
+    fn quantum(&self, slot: u16, dither: u16) -> i32 {
+        let flow = &self.flows[usize::from(slot)];
+        let mut load = 1;
+        if self.isolation.fair_by_source() {
+            load = load.max(self.sources.bulk_flows(flow.source_host));
+        }
+        if self.isolation.fair_by_destination() {
+            load = load.max(self.destinations.bulk_flows(flow.destination_host));
+        }
+        host::quantum(self.flow_quantum, load, dither)
+    }
+
+    fn count_unresponsive(&mut self, blue: Blue) {
+        match blue {
+            Blue::Unchanged => {}
+            Blue::Rose => self.unresponsive += 1,
+            Blue::Rested => self.unresponsive = self.unresponsive.saturating_sub(1),
+        }
+    }
+}
+
+impl Delays {
+    fn observe(&mut self, sojourn: Span) {
+        let sample = sojourn.nanos_or_zero();
+        let ewma = |average: u64, shift: u32| average - (average >> shift) + (sample >> shift);
+        self.average = ewma(self.average, 8);
+        self.peak = ewma(self.peak, if sample > self.peak { 2 } else { 8 });
+        self.base = ewma(self.base, if sample < self.base { 2 } else { 8 });
+    }
+}
+
+/// The tin to serve while shaped (spec §6.3): the highest one on schedule, else the one that is due first.
+pub fn choose_shaped(tins: &[Tin], now: Instant) -> Option<u8> {
+    let mut best = None;
+    let mut best_ahead = Span::MAX;
+    for (index, tin) in (0..).zip(tins).filter(|(_, tin)| tin.has_flows()) {
+        let ahead = tin.clock.ahead(now);
+        if ahead <= Span::ZERO || ahead <= best_ahead {
+            best_ahead = ahead;
+            best = Some(index);
+        }
+    }
+    best
+}
+
+/// The tin to serve while unlimited (spec §6.4): deficit round robin from the one served last.
+pub fn choose_unlimited(tins: &mut [Tin], current: u8) -> Option<u8> {
+    if !tins.iter().any(Tin::has_flows) {
+        return None;
+    }
+    let mut index = usize::from(current);
+    loop {
+        let tin = &mut tins[index];
+        if tin.deficit >= 0 && tin.has_flows() {
+            return u8::try_from(index).ok();
+        }
+        if tin.deficit <= 0 {
+            tin.deficit += i32::from(tin.share.quantum);
+        }
+        index = (index + 1) % tins.len();
+    }
+}
+
+fn flow_quantum(threshold: Option<Rate>) -> u16 {
+    let (least, most) = QUANTUM_RANGE;
+    let quantum = |rate: Rate| u16::try_from(rate.bytes() >> 12).unwrap_or(most);
+    threshold.map_or(most, |rate| quantum(rate).clamp(least, most))
+}
+
+fn cobalt_params(config: &Config, threshold: Option<Rate>, mtu: FrameLen) -> cobalt::Params {
+    let mtu_time = ByteTime::new(threshold).duration(WireLen(mtu.0));
+    let slowest_target = Span::from_nanos(mtu_time.nanos().saturating_mul(3) / 2);
+    let target = slowest_target.max(config.target);
+    let interval = (config.interval + target - config.target).max(target * 2);
+    cobalt::Params { target, interval, mtu_time }
+}
+
+fn as_span(nanos: u64) -> Span {
+    Span::from_nanos(i64::try_from(nanos).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn derived_parameters_are_those_of_the_specification() {
+        // Spec §2.6: bytes per second, quantum, then mtu_time, target and interval in ns.
+        let vectors = [
+            (16_000, 300, 94_625_000, 141_937_500, 283_875_000),
+            (125_000, 300, 12_112_000, 18_168_000, 113_168_000),
+            (156_250, 300, 9_689_600, 14_534_400, 109_534_400),
+            (1_250_000, 305, 1_211_200, 5_000_000, 100_000_000),
+            (2_500_000, 610, 605_600, 5_000_000, 100_000_000),
+            (3_125_000, 762, 484_480, 5_000_000, 100_000_000),
+            (12_500_000, 1514, 121_120, 5_000_000, 100_000_000),
+            (125_000_000, 1514, 12_112, 5_000_000, 100_000_000),
+        ];
+        for (bytes, quantum, mtu_time, target, interval) in vectors {
+            let rate = Some(Rate::from_bytes(bytes));
+            let params = cobalt_params(&Config::default(), rate, FrameLen(1514));
+            assert_eq!(flow_quantum(rate), quantum, "{bytes}");
+            assert_eq!(params.mtu_time.nanos(), mtu_time, "{bytes}");
+            assert_eq!(params.target.nanos(), target, "{bytes}");
+            assert_eq!(params.interval.nanos(), interval, "{bytes}");
+        }
+        assert_eq!(flow_quantum(None), 1514);
+    }
+
+    #[test]
+    fn delays_move_fast_towards_what_they_stand_for() {
+        let mut delays = Delays::default();
+        delays.observe(Span::from_millis(10));
+        assert_eq!(delays.peak, 2_500_000);
+        assert_eq!(delays.average, 39_062);
+        assert_eq!(delays.base, 39_062);
+        delays.observe(Span::ZERO);
+        assert_eq!(delays.base, 39_062 - (39_062 >> 2));
+        assert_eq!(delays.peak, 2_500_000 - (2_500_000 >> 8));
+    }
+}
