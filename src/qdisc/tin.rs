@@ -86,9 +86,11 @@ impl Tin {
     pub fn configure(&mut self, config: &Config, share: Share, mtu: FrameLen) {
         self.share = share;
         self.isolation = config.isolation;
-        self.flow_quantum = flow_quantum(share.threshold);
-        self.params = cobalt_params(config, share.threshold, mtu);
-        self.clock.set_rate(share.threshold);
+        // So slow a rate that nothing of it is left for this tin does not bind it.
+        let binding = share.threshold.filter(|rate| !rate.is_zero());
+        self.flow_quantum = flow_quantum(binding);
+        self.params = cobalt_params(config, binding, mtu);
+        self.clock.set_rate(binding);
         if share.threshold.is_none() {
             return;
         }

@@ -1,0 +1,431 @@
+//! The text of `tc qdisc show` and `tc -s qdisc show`, to the byte.
+//!
+//! Problem: people know these lines by heart and scripts take them apart by column.
+//! Source: spec §11.5 (first line) and §11.6 (statistics), `cli/tests/data/tc_show.json`.
+//! Law: what is printed can be typed again: the words of the first line are words of `words`.
+//! Left out: JSON, classes. What only ucake counts is not among these lines.
+
+use std::fmt::Write as _;
+
+use ucake::qdisc::{AckFilter, Config, LinkLayer, MinMax, Overhead, SplitGso, Stats, TinStats};
+use ucake::units::MemSize;
+
+use crate::value;
+
+/// Where an instance hangs, as the first line says it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    /// Major number of the handle.
+    pub(crate) handle: u16,
+    /// The device, unless the reader asked for it by name.
+    pub(crate) dev: Option<&'a str>,
+    /// References the device holds; 1 is not printed.
+    pub(crate) refcnt: u32,
+}
+
+/// `tc qdisc show`: one line, with the blank at its end and without a line feed.
+pub(crate) fn first_line(place: &Place<'_>, config: &Config) -> String {
+    let mut line = format!("qdisc cake {:x}: ", place.handle);
+    if let Some(dev) = place.dev {
+        let _ = write!(line, "dev {dev} ");
+    }
+    line.push_str("root ");
+    if place.refcnt != 1 {
+        let _ = write!(line, "refcnt {} ", place.refcnt);
+    }
+    line + &options(config)
+}
+
+/// The words that make `config` out of the defaults, with a blank after each.
+pub(crate) fn options(config: &Config) -> String {
+    let mut words = vec!["bandwidth".to_owned()];
+    words.push(config.shaped_rate().map_or_else(|| "unlimited".to_owned(), value::rate));
+    if config.autorate_ingress {
+        words.push("autorate-ingress".to_owned());
+    }
+    words.push(config.diffserv.name().to_owned());
+    words.push(config.isolation.name().to_owned());
+    words.push(if config.nat { "nat" } else { "nonat" }.to_owned());
+    words.push(if config.wash { "wash" } else { "nowash" }.to_owned());
+    if config.ingress {
+        words.push("ingress".to_owned());
+    }
+    words.push(ack_filter(config.ack_filter).to_owned());
+    words.push(split_gso(config.split_gso).to_owned());
+    if config.interval.micros() != 0 {
+        words.push(format!("rtt {}", value::time(config.interval)));
+    }
+    words.extend(overhead(&config.overhead));
+    if let Some(limit) = config.memory_limit.map(MemSize::bytes).filter(|&bytes| bytes != 0) {
+        words.push(format!("memlimit {}", value::size(limit)));
+    }
+    if config.fwmark != 0 {
+        words.push(format!("fwmark {:#x}", config.fwmark));
+    }
+    words.join(" ") + " "
+}
+
+const fn ack_filter(mode: AckFilter) -> &'static str {
+    match mode {
+        AckFilter::Off => "no-ack-filter",
+        AckFilter::Conservative => "ack-filter",
+        AckFilter::Aggressive => "ack-filter-aggressive",
+    }
+}
+
+const fn split_gso(policy: SplitGso) -> &'static str {
+    match policy {
+        SplitGso::Split => "split-gso",
+        SplitGso::Whole => "no-split-gso",
+    }
+}
+
+fn overhead(overhead: &Overhead) -> Vec<String> {
+    let mut words = Vec::new();
+    if overhead.raw {
+        words.push("raw".to_owned());
+    }
+    match overhead.link_layer {
+        LinkLayer::Atm => words.push("atm".to_owned()),
+        LinkLayer::Ptm => words.push("ptm".to_owned()),
+        LinkLayer::Noatm if !overhead.raw => words.push("noatm".to_owned()),
+        LinkLayer::Noatm => {}
+    }
+    words.push(format!("overhead {}", overhead.bytes));
+    if overhead.mpu != 0 {
+        words.push(format!("mpu {}", overhead.mpu));
+    }
+    words
+}
+
+/// What `tc -s qdisc show` prints after the first line.
+pub(crate) fn statistics(stats: &Stats) -> String {
+    let mut text = format!(
+        " Sent {} bytes {} pkt (dropped {}, overlimits {} requeues 0) \n",
+        stats.sent_bytes, stats.sent_packets, stats.dropped, stats.overlimits
+    );
+    let backlog = value::size(stats.backlog.bytes().into());
+    let used = value::size(stats.memory_used.bytes());
+    let limit = value::size(stats.memory_limit.bytes());
+    let MinMax { min, max } = stats.network_size;
+    let adjusted = stats.adjusted_size;
+    let rows = [
+        format!(" backlog {backlog} {}p requeues 0", stats.queued_packets),
+        format!(" memory used: {used} of {limit}"),
+        format!(" capacity estimate: {}", value::rate(stats.capacity_estimate)),
+        format!(" min/max network layer size: {min:12} /{max:8}"),
+        format!(" min/max overhead-adjusted size: {:8} /{:8}", adjusted.min, adjusted.max),
+        // Queues of other instances on the same device (`cake_mq`), of which there are none.
+        format!(" active queues: {:25}", 0),
+        format!(" average network hdr offset: {:12}", stats.average_network_offset),
+    ];
+    for row in rows {
+        text.push_str(&row);
+        text.push('\n');
+    }
+    text.push('\n');
+    tins(&mut text, &stats.tins);
+    text.push('\n');
+    text
+}
+
+/// One row of the table of tins: its label and how a tin's value is printed.
+type Row = (&'static str, fn(&TinStats) -> String);
+
+/// The rows in order (spec §11.6).
+const ROWS: [Row; 20] = [
+    ("thresh", |tin| value::rate(tin.threshold)),
+    ("target", |tin| value::time(tin.target)),
+    ("interval", |tin| value::time(tin.interval)),
+    ("pk_delay", |tin| value::time(tin.peak_delay)),
+    ("av_delay", |tin| value::time(tin.average_delay)),
+    ("sp_delay", |tin| value::time(tin.base_delay)),
+    ("backlog", |tin| value::size(tin.backlog.bytes().into())),
+    ("pkts", |tin| tin.packets.to_string()),
+    ("bytes", |tin| tin.bytes.to_string()),
+    ("way_inds", |tin| tin.way_indirect_hits.to_string()),
+    ("way_miss", |tin| tin.way_misses.to_string()),
+    ("way_cols", |tin| tin.way_collisions.to_string()),
+    ("drops", |tin| tin.drops.to_string()),
+    ("marks", |tin| tin.marks.to_string()),
+    ("ack_drop", |tin| tin.ack_drops.to_string()),
+    ("sp_flows", |tin| tin.sparse_flows.to_string()),
+    ("bk_flows", |tin| tin.bulk_flows.to_string()),
+    ("un_flows", |tin| tin.unresponsive_flows.to_string()),
+    ("max_len", |tin| tin.max_packet_len.to_string()),
+    ("quantum", |tin| tin.flow_quantum.to_string()),
+];
+
+fn tins(text: &mut String, tins: &[TinStats]) {
+    let row = |label: &str, cells: Vec<String>| {
+        let cells: String = cells.iter().map(|cell| format!(" {cell:>12}")).collect();
+        format!("{label:<10}{cells}\n")
+    };
+    text.push_str(&row("", titles(tins.len())));
+    for (label, cell) in ROWS {
+        text.push_str(&row(&format!("  {label}"), tins.iter().map(cell).collect()));
+    }
+}
+
+/// Names of the tins, in display order; three and four tins have names of their own.
+fn titles(count: usize) -> Vec<String> {
+    let names: &[&str] = match count {
+        3 => &["Bulk", "Best Effort", "Voice"],
+        4 => &["Bulk", "Best Effort", "Video", "Voice"],
+        _ => return (0..count).map(|tin| format!("Tin {tin}")).collect(),
+    };
+    names.iter().map(|&name| name.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value as Json;
+    use ucake::qdisc::{Cake, Change, Diffserv, Entropy, Isolation};
+    use ucake::sim::SimFrame;
+    use ucake::time::Span;
+    use ucake::units::{FrameLen, Rate};
+
+    use super::*;
+    use crate::words::{Mechanisms, parse_with};
+
+    /// What Linux and `tc` answered, case by case.
+    fn golden() -> Vec<Json> {
+        let text = include_str!("../tests/data/tc_show.json");
+        let file: Json = serde_json::from_str(text).expect("the golden file is JSON");
+        file["cases"].as_array().expect("the golden file has cases").clone()
+    }
+
+    /// The words whose meaning differs from `tc`'s on purpose.
+    const DIFFERENT: [&str; 1] = ["bandwidth 7bit"];
+
+    fn config(line: &str) -> Config {
+        Config::default().changed_by(&parse_with(Mechanisms::All, line).expect(line))
+    }
+
+    /// The cells of one row of the text of `-s`.
+    fn cells(text: &str, label: &str) -> Vec<String> {
+        let row = text.lines().find(|row| row.trim_start().starts_with(label));
+        let row = row.unwrap_or_else(|| panic!("no row {label} in {text}"));
+        row.split_whitespace().skip(1).map(str::to_owned).collect()
+    }
+
+    /// Compares the rows that follow from the configuration alone with those `tc` printed.
+    fn assert_derived(words: &str, golden: &Json, stats: &Stats) {
+        let text = statistics(stats);
+        let limit = format!(" of {}\n", golden["memory_limit"].as_str().expect("a size"));
+        assert!(text.contains(&limit), "{words}: expected{limit}got {text}");
+        for label in ["thresh", "target", "interval", "quantum"] {
+            let expected: Vec<&str> =
+                golden[label].as_array().expect(label).iter().filter_map(Json::as_str).collect();
+            assert_eq!(cells(&text, label), expected, "{words}: {label}");
+        }
+    }
+
+    #[test]
+    fn the_first_line_is_that_of_tc_in_every_golden_case() {
+        let place = Place { handle: 0x8001, dev: None, refcnt: 2 };
+        let mut compared = 0;
+        for case in golden() {
+            let words = case["words"].as_str().expect("words");
+            let Some(expected) = case["show"].as_str() else { continue };
+            if DIFFERENT.contains(&words) {
+                continue;
+            }
+            let expected = expected.replacen("cake H:", "cake 8001:", 1);
+            assert_eq!(first_line(&place, &config(words)), expected, "{words}");
+            compared += 1;
+        }
+        assert_eq!(compared, 58);
+    }
+
+    #[test]
+    fn what_tc_refuses_is_refused_with_its_message() {
+        let mut refused = 0;
+        for case in golden().iter().filter(|case| case["exit"] != 0) {
+            let words = case["words"].as_str().expect("words");
+            let error = parse_with(Mechanisms::All, words).expect_err(words);
+            let message = case["stderr"].as_str().expect("a message");
+            // `tc` prints a backslash and an n where it means a line feed.
+            let message = message.trim_end_matches("\\n");
+            if words != "help" {
+                assert_eq!(error.problem.to_string(), message, "{words}");
+            }
+            refused += 1;
+        }
+        assert_eq!(refused, 10);
+        for words in DIFFERENT {
+            assert!(parse_with(Mechanisms::All, words).is_err(), "{words}");
+        }
+    }
+
+    #[test]
+    fn device_and_references_are_printed_where_tc_prints_them() {
+        let place = Place { handle: 0xa, dev: Some("eth0"), refcnt: 1 };
+        let expected = "qdisc cake a: dev eth0 root bandwidth unlimited diffserv3 triple-isolate \
+                        nonat nowash no-ack-filter split-gso rtt 100ms raw overhead 0 ";
+        assert_eq!(first_line(&place, &Config::default()), expected);
+    }
+
+    /// The example of spec §11.6.
+    fn example() -> Stats {
+        let bits = Rate::from_bits;
+        let micros = Span::from_micros;
+        let tin = |threshold, target, interval, flow_quantum| TinStats {
+            threshold: bits(threshold),
+            target: micros(target),
+            interval: micros(interval),
+            flow_quantum,
+            ..TinStats::default()
+        };
+        let bulk = tin(1_250_000, 14_534, 109_534, 300);
+        let best_effort = TinStats {
+            peak_delay: micros(1_520),
+            average_delay: micros(611),
+            base_delay: micros(14),
+            backlog: FrameLen(3_028),
+            packets: 41_211,
+            bytes: 58_230_144,
+            way_misses: 97,
+            drops: 118,
+            marks: 12,
+            sparse_flows: 2,
+            bulk_flows: 1,
+            max_packet_len: FrameLen(1_514),
+            ..tin(20_000_000, 5_000, 100_000, 610)
+        };
+        let voice = TinStats {
+            peak_delay: micros(75),
+            average_delay: micros(33),
+            base_delay: micros(5),
+            packets: 803,
+            bytes: 96_360,
+            way_misses: 9,
+            sparse_flows: 1,
+            max_packet_len: FrameLen(214),
+            ..tin(5_000_000, 5_000, 100_000, 300)
+        };
+        Stats {
+            sent_bytes: 58_144_824,
+            sent_packets: 41_894,
+            dropped: 118,
+            overlimits: 71_480,
+            backlog: FrameLen(3_028),
+            queued_packets: 2,
+            memory_used: MemSize(161_280),
+            memory_limit: MemSize(4 << 20),
+            capacity_estimate: bits(20_000_000),
+            network_size: MinMax { min: 28, max: 1_500 },
+            adjusted_size: MinMax { min: 84, max: 1_538 },
+            average_network_offset: 14,
+            tins: vec![bulk, best_effort, voice],
+            ..Stats::default()
+        }
+    }
+
+    #[test]
+    fn statistics_are_those_of_the_specification() {
+        let place = Place { handle: 0x8001, dev: Some("eth0"), refcnt: 2 };
+        let text = first_line(&place, &config("bandwidth 20mbit ethernet"))
+            + "\n"
+            + &statistics(&example());
+        assert_eq!(text, include_str!("../tests/data/tc_show_statistics.txt"));
+    }
+
+    #[test]
+    fn derived_rows_are_those_of_tc_in_every_golden_case() {
+        for case in golden().iter().filter(|case| case["derived"].is_object()) {
+            let words = case["words"].as_str().expect("words");
+            if DIFFERENT.contains(&words) {
+                continue;
+            }
+            let cake: Cake<SimFrame> =
+                Cake::new(config(words), FrameLen(1514), Entropy::from_seed(1));
+            assert_derived(words, &case["derived"], &cake.stats());
+        }
+    }
+
+    #[test]
+    fn layouts_without_names_number_their_tins() {
+        for diffserv in Diffserv::ALL {
+            let count = usize::from(diffserv.tin_count());
+            let stats = Stats { tins: vec![TinStats::default(); count], ..Stats::default() };
+            let text = statistics(&stats);
+            let heading = text.lines().nth(9).expect("a row of titles");
+            assert_eq!(heading.len(), 10 + 13 * count, "{}", diffserv.name());
+            assert_eq!(heading.contains("Tin 0"), !matches!(count, 3 | 4));
+        }
+        assert!(statistics(&Stats::default()).contains("size:        65535 /       0\n"));
+    }
+
+    /// Configurations that the three digits of times and the units of rates and sizes can express.
+    fn any_config() -> impl Strategy<Value = Config> {
+        let choices = (
+            prop::option::of((1_u64..1_000, 0_u32..4)),
+            any::<[bool; 6]>(),
+            prop::sample::select(&Diffserv::ALL[..]),
+            prop::sample::select(&Isolation::ALL[..]),
+            0_u8..3,
+            (1_i64..1_000, 0_u32..3),
+            (-64_i16..=256, 0_u16..=256, 0_u8..3),
+            prop::option::of(1_u64..4_096),
+            any::<u32>(),
+        );
+        choices.prop_map(|(rate, on, diffserv, isolation, ack, rtt, link, memory, fwmark)| {
+            let interval = Span::from_micros(rtt.0 * 1_000_i64.pow(rtt.1));
+            Config {
+                bandwidth: rate.map(|(n, power)| Rate::from_bits(n * 8 * 1_000_u64.pow(power))),
+                autorate_ingress: on[0],
+                diffserv,
+                isolation,
+                nat: on[1],
+                wash: on[2],
+                ingress: on[3],
+                ack_filter: [AckFilter::Off, AckFilter::Conservative, AckFilter::Aggressive]
+                    [usize::from(ack)],
+                split_gso: if on[4] { SplitGso::Split } else { SplitGso::Whole },
+                interval,
+                target: Span::from_micros((interval.micros() / 20).max(1)),
+                overhead: Overhead {
+                    bytes: link.0,
+                    mpu: link.1,
+                    link_layer: [LinkLayer::Noatm, LinkLayer::Atm, LinkLayer::Ptm]
+                        [usize::from(link.2)],
+                    raw: on[5],
+                },
+                memory_limit: memory.map(|pages| MemSize(pages << 10)),
+                fwmark,
+            }
+        })
+    }
+
+    /// Any words in any order, with values that can be read.
+    fn any_line() -> impl Strategy<Value = String> {
+        let word = prop::sample::select(crate::words::examples());
+        prop::collection::vec(word, 0..12).prop_map(|words| words.join(" "))
+    }
+
+    proptest! {
+        #[test]
+        fn the_words_shown_make_the_same_configuration_again(config in any_config()) {
+            let shown = options(&config);
+            let change = parse_with(Mechanisms::All, &shown).expect(&shown);
+            prop_assert_eq!(Config::default().changed_by(&change), config, "{}", shown);
+        }
+
+        #[test]
+        fn what_any_words_show_is_shown_again_by_the_words_shown(line in any_line()) {
+            let Ok(change) = parse_with(Mechanisms::All, &line) else { return Ok(()) };
+            let shown = options(&Config::default().changed_by(&change));
+            let again: Change = parse_with(Mechanisms::All, &shown).expect(&shown);
+            prop_assert_eq!(options(&Config::default().changed_by(&again)), shown);
+        }
+
+        #[test]
+        fn no_words_whatever_make_the_parser_panic(line in "\\PC{0,40}") {
+            if let Err(error) = parse_with(Mechanisms::All, &line) {
+                prop_assert!(!error.to_string().is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The words of `tc qdisc … cake`: one table, and the parser that runs on it.
+//!
+//! Problem: parser, help and manual drift apart when each has a list of its own, and the words have
+//! effects that depend on their order.
+//! Source: spec §2.3 (words), §2.4 (what a command asks for), §2.5 (order effects).
+//! Law: words are taken left to right, whole and case-sensitive; a later one wins, but link presets
+//! *add* to the overhead gathered so far.
+//! Left out: how numbers are read (`value`) and what a change does to a configuration
+//! ([`ucake::qdisc::Config::changed_by`]).
+//!
+//! Deliberate differences from `tc`: a `bandwidth` that comes to nothing is refused instead of
+//! meaning unlimited; `bandwidth unlimited` is taken, since that is what `show` prints; `mpu 0`,
+//! `memlimit 0` and `fwmark 0` reset; an overhead that presets carry out of range is refused.
+
+mod parse;
+mod table;
+
+#[cfg(test)]
+pub(crate) use parse::{Mechanisms, parse_with};
+pub(crate) use parse::{WordError, parse_line};
+pub(crate) use table::help;
+
+/// Every word once with a value that can be read, for tests.
+#[cfg(test)]
+pub(crate) fn examples() -> Vec<String> {
+    use table::Value;
+    let example = |word: &table::Word| match word.value {
+        Value::Nothing => word.name.to_owned(),
+        Value::Rate => format!("{} 19.3mbit", word.name),
+        Value::Time => format!("{} 33ms", word.name),
+        Value::Size => format!("{} 3mb", word.name),
+        Value::Integer { .. } => format!("{} 44", word.name),
+        Value::Mask => format!("{} 0xf0", word.name),
+    };
+    table::words().map(example).collect()
+}
