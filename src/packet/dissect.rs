@@ -499,3 +499,369 @@ fn gre(bytes: &[u8]) -> Option<(u16, &[u8])> {
     let options = CHECKSUM_KEY_SEQUENCE.iter().filter(|&&bit| flags & bit != 0).count();
     Some((word(bytes, 2)?, bytes.get(4 + 4 * options..)?))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::packet::testing::{Ip as TestIp, Layer4, Packet};
+
+    const V4_SOURCE: u128 = 0x0a00_0001;
+    const V4_DESTINATION: u128 = 0x0a00_0002;
+    const V6_SOURCE: u128 = 0xfd00_0000_0000_0000_0000_0000_0000_0001;
+    const V6_DESTINATION: u128 = 0xfd00_0000_0000_0000_0000_0000_0000_0002;
+    const PORTS: (u16, u16) = (Packet::SOURCE_PORT, Packet::DESTINATION_PORT);
+
+    fn plain(frame: &[u8]) -> Dissected {
+        dissect(frame, &VnetHeader::PLAIN, MemSize(768)).unwrap()
+    }
+
+    fn flow(packet: &Packet) -> FlowKey {
+        plain(&packet.bytes()).meta.flow
+    }
+
+    fn ports(key: FlowKey) -> (u16, u16) {
+        (key.source_port, key.destination_port)
+    }
+
+    fn raw(proto: u8, payload: Vec<u8>) -> Packet {
+        Packet { transport: Layer4::Raw(proto), payload, ..Packet::tcp() }
+    }
+
+    /// What is behind the Ethernet header of a packet.
+    fn inner(packet: &Packet) -> Vec<u8> {
+        packet.bytes()[14..].to_vec()
+    }
+
+    /// An Ethernet header and nothing to speak of behind it.
+    fn ethernet(types: &[u16]) -> Vec<u8> {
+        let mut frame = vec![2; 12];
+        for (index, ethertype) in types.iter().enumerate() {
+            if index > 0 {
+                frame.extend([0, 42]);
+            }
+            frame.extend(ethertype.to_be_bytes());
+        }
+        frame.extend([0; 46]);
+        frame
+    }
+
+    #[test]
+    fn ipv4_tcp_is_read_in_full() {
+        let frame = Packet { tos: 0xb9, ..Packet::tcp() }.bytes();
+        let Dissected { meta, layout, vnet } = plain(&frame);
+        let expected = FlowKey {
+            ethertype: ETHERTYPE_IPV4,
+            vlan: 0,
+            ip_proto: 6,
+            flow_label: 0,
+            source: V4_SOURCE,
+            destination: V4_DESTINATION,
+            source_port: PORTS.0,
+            destination_port: PORTS.1,
+        };
+        assert_eq!(meta.flow, expected);
+        assert_eq!(meta.len, FrameLen(u32::try_from(frame.len()).unwrap()));
+        assert_eq!((meta.dscp, meta.ecn), (Dscp::new(46), Ecn::Ect1));
+        assert_eq!((meta.network_offset, meta.truesize), (14, MemSize(768)));
+        assert_eq!((meta.segments, meta.mark, meta.priority), (Segments::ONE, 0, 0));
+        let expected =
+            Layout { network: Network::Ipv4, network_offset: 14, ecn: Ecn::Ect1, train: None };
+        assert_eq!(layout, expected);
+        assert_eq!(vnet, VnetHeader::PLAIN);
+    }
+
+    #[test]
+    fn ipv6_is_read_behind_its_extension_headers() {
+        let packet = Packet { tos: 0x2a, ip: TestIp::v6_extended(), ..Packet::udp() };
+        let Dissected { meta, layout, .. } = plain(&packet.bytes());
+        assert_eq!((meta.dscp, meta.ecn), (Dscp::new(10), Ecn::Ect0));
+        assert_eq!((meta.flow.source, meta.flow.destination), (V6_SOURCE, V6_DESTINATION));
+        assert_eq!((meta.flow.ethertype, meta.flow.ip_proto), (ETHERTYPE_IPV6, 17));
+        assert_eq!(ports(meta.flow), PORTS);
+        assert_eq!(layout.network, Network::Ipv6);
+    }
+
+    #[test]
+    fn tags_are_looked_through_and_the_outermost_counts() {
+        for (tags, offset) in [
+            (vec![(0x8100, 0x2007)], 18),
+            (vec![(0x88a8, 7), (0x8100, 9)], 22),
+            (vec![(0x88a8, 7), (0x8100, 9), (0x8100, 5)], 26),
+        ] {
+            let meta = plain(&Packet { tags, tos: 0xb8, ..Packet::tcp() }.bytes()).meta;
+            assert_eq!((meta.network_offset, meta.flow.vlan), (offset, 7));
+            assert_eq!((meta.dscp.value(), ports(meta.flow)), (46, PORTS));
+        }
+        let priority_tag = Packet { tags: vec![(0x8100, 0xe000)], ..Packet::tcp() };
+        assert_eq!(flow(&priority_tag), flow(&Packet::tcp()));
+    }
+
+    #[test]
+    fn behind_a_fourth_tag_nothing_is_read() {
+        let tags = vec![(0x8100, 1); 4];
+        let Dissected { meta, layout, .. } =
+            plain(&Packet { tags, tos: 0xb8, ..Packet::tcp() }.bytes());
+        assert_eq!((meta.network_offset, meta.flow.ethertype, meta.flow.vlan), (26, 0x8100, 1));
+        assert_eq!((meta.dscp, layout.network), (Dscp::default(), Network::Other));
+    }
+
+    #[test]
+    fn arp_is_urgent_and_not_ip() {
+        for types in [&[ETHERTYPE_ARP][..], &[0x8100, ETHERTYPE_ARP]] {
+            let Dissected { meta, layout, .. } = plain(&ethernet(types));
+            assert_eq!((meta.dscp, meta.ecn), (Dscp::CS7, Ecn::NotEct));
+            assert_eq!((meta.flow.ethertype, meta.flow.is_ip()), (ETHERTYPE_ARP, false));
+            assert_eq!(layout.network, Network::Other);
+        }
+    }
+
+    #[test]
+    fn other_protocols_are_told_apart_by_ethertype() {
+        // PPPoE, MPLS, MACsec, and one nobody knows.
+        for ethertype in [0x8864, 0x8847, 0x88e5, 0x9999] {
+            let meta = plain(&ethernet(&[ethertype])).meta;
+            assert_eq!(meta.flow, FlowKey { ethertype, ..FlowKey::default() });
+            assert_eq!((meta.dscp, meta.network_offset), (Dscp::default(), 14));
+        }
+    }
+
+    #[test]
+    fn llc_frames_of_all_lengths_are_one_flow() {
+        let expected = FlowKey { ethertype: ETHERTYPE_LLC, ..FlowKey::default() };
+        for length in [3, 38, 1500] {
+            assert_eq!(plain(&ethernet(&[length])).meta.flow, expected);
+        }
+    }
+
+    #[test]
+    fn a_family_that_the_ethertype_does_not_announce_is_not_read() {
+        for (byte, packet) in
+            [(0x60, Packet::tcp()), (0x45, Packet { ip: TestIp::v6(), ..Packet::tcp() })]
+        {
+            let mut frame = packet.bytes();
+            frame[14] = byte;
+            assert_eq!(plain(&frame).layout.network, Network::Other);
+        }
+    }
+
+    #[test]
+    fn a_frame_cut_anywhere_is_still_a_frame() {
+        for ip in [TestIp::v4(), TestIp::v6_extended()] {
+            let packet = Packet { tags: vec![(0x8100, 7)], tos: 0xb9, ip, ..Packet::tcp() };
+            let frame = packet.bytes();
+            let ip_end =
+                packet.network_offset() + if packet.transport_offset() == 38 { 20 } else { 40 };
+            for len in 0..frame.len() {
+                let Dissected { meta, layout, .. } = plain(&frame[..len]);
+                assert_eq!(layout.network != Network::Other, len >= ip_end, "cut to {len}");
+                assert_eq!(meta.dscp.value(), if len >= ip_end { 46 } else { 0 }, "cut to {len}");
+                let has_ports = len >= packet.transport_offset() + 4;
+                let expected = if has_ports { PORTS } else { (0, 0) };
+                assert_eq!(ports(meta.flow), expected, "cut to {len}");
+                assert!(usize::from(meta.network_offset) <= len, "cut to {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn fragments_have_no_ports_first_ones_included() {
+        for fragment in [0x2000, 0x2010, 0x0010] {
+            let ip = TestIp::V4 { options: Vec::new(), fragment };
+            let key = flow(&Packet { ip, ..Packet::udp() });
+            assert_eq!((ports(key), key.ip_proto, key.source), ((0, 0), 17, V4_SOURCE));
+        }
+        // More fragments, a later one, and one that is no fragment but says so.
+        for (high, low) in [(0, 1), (1, 0), (0, 0)] {
+            let extensions = vec![
+                (0, vec![0, 0, 1, 4, 0, 0, 0, 0]),
+                (60, vec![0, 0, 1, 4, 0, 0, 0, 0]),
+                (44, vec![0, 0, high, low, 0, 0, 0, 9]),
+            ];
+            let ip = TestIp::V6 { label: 0, extensions };
+            let key = flow(&Packet { ip, ..Packet::udp() });
+            assert_eq!((ports(key), key.ip_proto, key.source), ((0, 0), 17, V6_SOURCE));
+        }
+    }
+
+    #[test]
+    fn a_flow_label_takes_the_place_of_ports() {
+        let ip = TestIp::V6 { label: 0xabcde, extensions: Vec::new() };
+        let key = flow(&Packet { ip, ..Packet::tcp() });
+        assert_eq!((key.flow_label, ports(key)), (0xabcde, (0, 0)));
+    }
+
+    #[test]
+    fn transports_with_ports_have_them_and_others_do_not() {
+        let payload = vec![0x01, 0xbb, 0xc3, 0x50, 1, 2, 3, 4];
+        for proto in [6, 17, 33, 50, 132, 136] {
+            assert_eq!(ports(flow(&raw(proto, payload.clone()))), PORTS, "protocol {proto}");
+        }
+        for proto in [1, 2, 58, 89, 255] {
+            assert_eq!(ports(flow(&raw(proto, payload.clone()))), (0, 0), "protocol {proto}");
+        }
+    }
+
+    #[test]
+    fn echoes_with_different_ids_are_one_flow() {
+        let ping = |id| flow(&raw(1, vec![8, 0, 0, 0, 0, id, 0, 1]));
+        assert_eq!(ping(1), ping(2));
+    }
+
+    #[test]
+    fn tunnels_are_told_apart_by_what_is_inside() {
+        let six = Packet { ip: TestIp::v6(), tos: 0xb8, ..Packet::tcp() };
+        let four = Packet { tos: 0xb8, ..Packet::tcp() };
+        let gre = |header: &[u8], inner: Vec<u8>| raw(47, [header, &inner].concat());
+        for (outer, inner) in [
+            (raw(41, inner(&six)), &six),
+            (raw(4, inner(&four)), &four),
+            (gre(&[0, 0, 0x08, 0x00], inner(&four)), &four),
+            (gre(&[0xb0, 0, 0x86, 0xdd, 0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 1], inner(&six)), &six),
+            (gre(&[0x20, 0, 0x65, 0x58, 0, 0, 0, 9], six.bytes()), &six),
+        ] {
+            let Dissected { meta, layout, .. } = plain(&outer.bytes());
+            assert_eq!(meta.flow, flow(inner));
+            assert_eq!((meta.dscp, layout.network), (Dscp::default(), Network::Ipv4));
+            assert_eq!(meta.network_offset, 14);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_inside_a_tunnel_leaves_the_outer_addresses() {
+        for outer in [
+            raw(41, vec![0x60; 39]),
+            raw(4, inner(&Packet { ip: TestIp::v6(), ..Packet::tcp() })),
+            raw(47, vec![0x40, 0, 8, 0]),
+            raw(47, vec![0x00, 1, 8, 0]),
+            raw(47, vec![0xb0, 0, 8, 0, 1]),
+            raw(47, vec![0x00]),
+        ] {
+            let key = flow(&outer);
+            assert_eq!((key.source, key.ethertype), (V4_SOURCE, ETHERTYPE_IPV4));
+            assert_eq!(ports(key), (0, 0));
+        }
+    }
+
+    #[test]
+    fn endless_tunnels_end() {
+        let mut packet = Packet::tcp();
+        for _ in 0..MAX_TUNNELS {
+            packet = raw(4, inner(&packet));
+        }
+        assert_eq!(ports(flow(&packet)), PORTS);
+        assert_eq!(ports(flow(&raw(4, inner(&packet)))), (0, 0));
+    }
+
+    #[test]
+    fn a_superpacket_divides_by_its_own_headers() {
+        let packet = Packet { payload: vec![1; 4344], ..Packet::tcp() };
+        let (frame, vnet) = packet.train(1448);
+        let found = dissect(&frame, &vnet, MemSize(0)).unwrap();
+        let segments = Segments { count: 3, mss: 1448, header_len: 66 };
+        let expected = Train { transport: Transport::Tcp, segments, transport_offset: 34 };
+        assert_eq!(found.layout.train, Some(expected));
+        assert_eq!(found.meta.segments, segments);
+        assert_eq!((found.vnet.hdr_len, found.vnet.gso_size), (66, 1448));
+    }
+
+    #[test]
+    fn no_more_than_one_segment_is_an_ordinary_frame() {
+        for (payload, mss) in [(1448, 1448), (0, 1448), (1, 65535)] {
+            for packet in [Packet::tcp(), Packet::udp()] {
+                let (frame, vnet) = Packet { payload: vec![1; payload], ..packet }.train(mss);
+                let found = dissect(&frame, &vnet, MemSize(0)).unwrap();
+                assert_eq!((found.meta.segments, found.layout.train), (Segments::ONE, None));
+                assert_eq!(found.vnet, vnet.without_gso());
+            }
+        }
+    }
+
+    #[test]
+    fn a_superpacket_with_nothing_to_complete_stays_whole() {
+        let (frame, vnet) = Packet { payload: vec![1; 4000], ..Packet::tcp() }.train(1000);
+        let vnet = VnetHeader { flags: VnetHeader::DATA_VALID, ..vnet };
+        let found = dissect(&frame, &vnet, MemSize(0)).unwrap();
+        assert_eq!((found.meta.segments, found.layout.train), (Segments::ONE, None));
+        assert_eq!(found.vnet, VnetHeader { hdr_len: 66, ..vnet });
+    }
+
+    /// A superpacket, changed in one respect, and what becomes of it.
+    fn refused(packet: &Packet, change: impl FnOnce(&mut Vec<u8>, &mut VnetHeader)) -> Refused {
+        let (mut frame, mut vnet) = packet.train(1000);
+        change(&mut frame, &mut vnet);
+        dissect(&frame, &vnet, MemSize(0)).unwrap_err()
+    }
+
+    #[test]
+    fn a_superpacket_that_is_not_what_it_says_is_refused() {
+        let tcp = Packet { payload: vec![1; 4000], ..Packet::tcp() };
+        let udp = Packet { payload: vec![1; 4000], ..Packet::udp() };
+        let with = |ip: TestIp| Packet { ip, ..tcp.clone() };
+        let authenticated = with(TestIp::V6 {
+            label: 0,
+            extensions: vec![(51, vec![0, 2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0])],
+        });
+        let atomic = with(TestIp::V6 { label: 0, extensions: vec![(44, vec![0; 8])] });
+        let padded = with(TestIp::V6 {
+            label: 0,
+            extensions: vec![(60, [&[0, 25][..], &[0; 206]].concat())],
+        });
+        assert_eq!(refused(&tcp, |_, vnet| vnet.gso_size = 0), Refused::ZeroSegment);
+        for gso_type in [0x80, VnetHeader::GSO_UDP, 2, 6, 0x21, 0x41] {
+            assert_eq!(refused(&tcp, |_, vnet| vnet.gso_type = gso_type), Refused::GsoUnknown);
+        }
+        for gso_type in [VnetHeader::GSO_TCPV6, VnetHeader::GSO_UDP_L4] {
+            assert_eq!(refused(&tcp, |_, vnet| vnet.gso_type = gso_type), Refused::GsoMismatch);
+        }
+        assert_eq!(refused(&udp, |_, vnet| vnet.gso_type = 1), Refused::GsoMismatch);
+        assert_eq!(refused(&tcp, |frame, _| frame[12] = 0), Refused::GsoMismatch, "not IP");
+        assert_eq!(refused(&tcp, |frame, _| frame[34 + 12] = 0x40), Refused::GsoMismatch);
+        assert_eq!(refused(&authenticated, |_, _| {}), Refused::GsoMismatch);
+        assert_eq!(refused(&tcp, |frame, _| frame[20] = 0x20), Refused::Fragment);
+        assert_eq!(refused(&atomic, |_, _| {}), Refused::Fragment);
+        assert_eq!(refused(&padded, |_, _| {}), Refused::HeadersTooLong);
+        assert_eq!(refused(&tcp, |_, vnet| vnet.csum_start = 14), Refused::ChecksumElsewhere);
+        assert_eq!(refused(&tcp, |_, vnet| vnet.csum_offset = 6), Refused::ChecksumElsewhere);
+        assert_eq!(refused(&tcp, |_, vnet| vnet.csum_start = 5000), Refused::ChecksumOutside);
+        assert_eq!(refused(&tcp, |frame, _| frame.resize(65_550, 0)), Refused::TooLong);
+    }
+
+    #[test]
+    fn headers_cut_short_are_refused_where_they_claim_to_be_a_superpackets() {
+        for packet in [Packet::tcp(), Packet::udp()] {
+            let headers = packet.header_len();
+            for len in packet.transport_offset()..headers {
+                let change = |frame: &mut Vec<u8>, vnet: &mut VnetHeader| {
+                    frame.truncate(len);
+                    vnet.flags = 0;
+                };
+                assert_eq!(refused(&packet, change), Refused::HeadersCut, "cut to {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_ordinary_frame_is_refused_for_a_checksum_outside_of_it() {
+        let frame = Packet::tcp().bytes();
+        let len = u16::try_from(frame.len()).unwrap();
+        let vnet = |csum_start, csum_offset| VnetHeader {
+            flags: VnetHeader::NEEDS_CSUM,
+            csum_start,
+            csum_offset,
+            ..VnetHeader::PLAIN
+        };
+        assert!(dissect(&frame, &vnet(len - 18, 16), MemSize(0)).is_ok());
+        for (start, offset) in [(len - 17, 16), (u16::MAX, u16::MAX), (0, len - 1)] {
+            let result = dissect(&frame, &vnet(start, offset), MemSize(0));
+            assert_eq!(result, Err(Refused::ChecksumOutside));
+        }
+    }
+
+    #[test]
+    fn every_reason_stands_at_its_index() {
+        for (index, reason) in Refused::ALL.iter().enumerate() {
+            assert_eq!(reason.index(), index);
+        }
+    }
+}

@@ -227,3 +227,362 @@ fn rewrite_sequence(headers: &mut [u8], at: usize, cut: &Cut) -> Option<()> {
 fn length(bytes: usize) -> Option<u16> {
     u16::try_from(bytes).ok()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::packet::testing::{Ip, Layer4, Packet};
+    use crate::packet::{Dissected, dissect};
+    use crate::units::MemSize;
+    use proptest::prelude::*;
+
+    const ALL_FLAGS: u8 = 0xff;
+
+    /// A frame as a port would see it.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Written {
+        vnet: VnetHeader,
+        bytes: Vec<u8>,
+    }
+
+    impl Written {
+        fn dissect(&self) -> Dissected {
+            dissect(&self.bytes, &self.vnet, MemSize(0)).unwrap()
+        }
+
+        fn run(&self, run: Range<u16>, ce: bool, checksums: Checksums) -> Self {
+            let layout = self.dissect().layout;
+            let mut scratch = [0xee; MAX_HEADERS];
+            let run = write_run(&self.bytes, &self.vnet, &layout, run, ce, checksums, &mut scratch)
+                .unwrap();
+            let mut bytes = scratch[..run.header_len].to_vec();
+            bytes.extend(&self.bytes[run.payload]);
+            Self { vnet: run.vnet, bytes }
+        }
+
+        /// Every segment on its own; a frame that is a segment already, as it is.
+        fn singles(&self, checksums: Checksums) -> Vec<Self> {
+            match self.dissect().layout.train {
+                Some(train) => (0..train.segments.count)
+                    .map(|index| self.run(index..index + 1, false, checksums))
+                    .collect(),
+                None => vec![self.left_whole(checksums)],
+            }
+        }
+
+        fn left_whole(&self, checksums: Checksums) -> Self {
+            let Dissected { layout, vnet, .. } = self.dissect();
+            let mut bytes = self.bytes.clone();
+            let vnet = whole(&mut bytes, &vnet, &layout, false, checksums);
+            Self { vnet, bytes }
+        }
+    }
+
+    fn train(packet: &Packet, mss: u16) -> Written {
+        let (bytes, vnet) = packet.train(mss);
+        Written { vnet, bytes }
+    }
+
+    fn long(packet: Packet) -> Packet {
+        let payload = (0..=255).cycle().take(4321).collect();
+        Packet { payload, ..packet }
+    }
+
+    fn tcp(sequence: u32, flags: u8) -> Layer4 {
+        Layer4::Tcp { sequence, flags, options: vec![1, 1, 1, 0] }
+    }
+
+    fn kinds() -> Vec<Packet> {
+        let tcp = Packet { transport: tcp(0xffff_ff00, ALL_FLAGS), id: 0xfffe, ..Packet::tcp() };
+        let options = Ip::V4 { options: vec![1; 8], fragment: 0 };
+        let kinds = [
+            tcp.clone(),
+            Packet { ip: options, ..tcp.clone() },
+            Packet { ip: Ip::v6(), ..tcp.clone() },
+            Packet { ip: Ip::v6_extended(), tos: 0xba, ..tcp.clone() },
+            Packet { tags: vec![(0x8100, 7)], ..tcp.clone() },
+            Packet { tags: vec![(0x88a8, 9), (0x8100, 7)], ip: Ip::v6(), ..tcp.clone() },
+            Packet { tags: vec![(0x88a8, 9), (0x8100, 7), (0x8100, 5)], ..tcp },
+            Packet { id: 0xffff, ..Packet::udp() },
+            Packet { ip: Ip::v6_extended(), ..Packet::udp() },
+        ];
+        kinds.into_iter().map(long).collect()
+    }
+
+    #[test]
+    fn each_segment_is_the_frame_its_sender_would_have_built() {
+        for packet in kinds() {
+            for mss in [1448, 1440, 4320, 333] {
+                let expected = packet.segments(mss);
+                let singles = train(&packet, mss).singles(Checksums::Complete);
+                assert_eq!(singles.len(), expected.len());
+                for (got, expected) in singles.iter().zip(&expected) {
+                    assert_eq!(got.bytes, expected.bytes(), "{packet:?} by {mss}");
+                    assert_eq!(got.vnet, VnetHeader::PLAIN);
+                    assert!(expected.ip_checksum_verifies(&got.bytes));
+                    assert!(expected.transport_checksum_verifies(&got.bytes));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_payload_is_what_it_was() {
+        for packet in kinds() {
+            let singles = train(&packet, 700).singles(Checksums::Partial);
+            let joined: Vec<u8> =
+                singles.iter().flat_map(|one| one.bytes[packet.header_len()..].to_vec()).collect();
+            assert_eq!(joined, packet.payload);
+        }
+    }
+
+    #[test]
+    fn partial_checksums_finish_as_the_complete_ones() {
+        for packet in kinds() {
+            let train = train(&packet, 999);
+            let finished: Vec<_> = train
+                .singles(Checksums::Partial)
+                .iter()
+                .inspect(|one| assert!(one.vnet.needs_csum()))
+                .map(|one| one.left_whole(Checksums::Complete))
+                .collect();
+            assert_eq!(finished, train.singles(Checksums::Complete));
+        }
+    }
+
+    #[test]
+    fn a_run_of_everything_is_the_train() {
+        for packet in kinds() {
+            let train = train(&packet, 1000);
+            let mut run = train.run(0..5, false, Checksums::Complete);
+            assert_eq!(run.vnet.hdr_len, train.dissect().meta.segments.header_len);
+            run.vnet.hdr_len = train.vnet.hdr_len;
+            assert_eq!(run, train);
+        }
+    }
+
+    #[test]
+    fn only_the_first_run_carries_cwr_and_says_so() {
+        let packet = long(Packet { transport: tcp(1, 0x90), ..Packet::tcp() });
+        let mut train = train(&packet, 1000);
+        train.vnet.gso_type |= VnetHeader::GSO_ECN;
+        let runs = [0..2, 2..4, 4..5].map(|run| train.run(run, false, Checksums::Partial));
+        assert_eq!(runs.each_ref().map(|run| run.bytes[34 + 13]), [0x90, 0x10, 0x10]);
+        let types = runs.each_ref().map(|run| run.vnet.gso_type);
+        assert_eq!(types, [VnetHeader::GSO_TCPV4 | VnetHeader::GSO_ECN, VnetHeader::GSO_TCPV4, 0]);
+    }
+
+    #[test]
+    fn only_the_last_run_carries_fin_and_psh() {
+        let packet = long(Packet { transport: tcp(1, 0x19), ..Packet::tcp() });
+        let train = train(&packet, 1000);
+        let flags =
+            [0..2, 2..4, 4..5].map(|run| train.run(run, false, Checksums::Partial).bytes[34 + 13]);
+        assert_eq!(flags, [0x10, 0x10, 0x19]);
+    }
+
+    #[test]
+    fn a_longer_run_of_datagrams_is_one_long_datagram() {
+        let train = train(&long(Packet::udp()), 1000);
+        let run = train.run(1..4, false, Checksums::Partial);
+        assert_eq!(word(&run.bytes, 34 + 4), Some(8 + 3000));
+        assert_eq!(word(&run.bytes, 14 + 2), Some(20 + 8 + 3000));
+        assert_eq!((run.vnet.gso_type, run.vnet.gso_size), (VnetHeader::GSO_UDP_L4, 1000));
+    }
+
+    #[test]
+    fn ce_on_one_segment_leaves_its_neighbours_alone() {
+        for packet in kinds() {
+            let packet = Packet { tos: 0xb9, ..packet };
+            let train = train(&packet, 1500);
+            let before = train.clone();
+            for (index, expected) in (0_u16..).zip(packet.segments(1500)) {
+                let got = train.run(index..index + 1, index == 1, Checksums::Complete);
+                let tos = if index == 1 { 0xbb } else { 0xb9 };
+                assert_eq!(got.bytes, Packet { tos, ..expected }.bytes());
+            }
+            assert_eq!(train, before);
+        }
+    }
+
+    #[test]
+    fn a_train_that_is_not_ecn_capable_is_not_marked() {
+        let train = train(&long(Packet::tcp()), 1000);
+        let marked = train.run(0..1, true, Checksums::Complete);
+        assert_eq!(marked, train.run(0..1, false, Checksums::Complete));
+    }
+
+    #[test]
+    fn a_broken_transport_checksum_stays_broken() {
+        for packet in kinds() {
+            let mut train = train(&packet, 1000);
+            train.bytes[packet.checksum_field().unwrap() + 1] ^= 0x10;
+            for one in train.singles(Checksums::Complete) {
+                assert!(!packet.transport_checksum_verifies(&one.bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn a_broken_header_checksum_stays_broken() {
+        let packet = long(Packet { tos: 2, ..Packet::tcp() });
+        let mut train = train(&packet, 1000);
+        train.bytes[24] ^= 0x10;
+        for index in 0..5 {
+            let one = train.run(index..index + 1, true, Checksums::Complete);
+            assert!(!packet.ip_checksum_verifies(&one.bytes));
+            assert!(packet.transport_checksum_verifies(&one.bytes));
+        }
+    }
+
+    #[test]
+    fn a_plain_frame_is_finished_in_place() {
+        for packet in kinds() {
+            // A "superpacket" of one segment.
+            let one = train(&packet, 5000).left_whole(Checksums::Complete);
+            assert_eq!(one.bytes, packet.bytes());
+            assert_eq!(one.vnet, VnetHeader::PLAIN);
+            let untouched = train(&packet, 5000).left_whole(Checksums::Partial);
+            assert_eq!(untouched.bytes, packet.train(5000).0);
+            assert!(untouched.vnet.needs_csum());
+        }
+    }
+
+    #[test]
+    fn a_train_left_whole_is_marked_whole_and_not_finished() {
+        let packet = long(Packet { tos: 1, ..Packet::tcp() });
+        let Written { mut bytes, vnet } = train(&packet, 1000);
+        let found = dissect(&bytes, &vnet, MemSize(0)).unwrap();
+        let left = whole(&mut bytes, &found.vnet, &found.layout, true, Checksums::Complete);
+        assert_eq!(bytes, Packet { tos: 3, ..packet }.train(1000).0);
+        assert_eq!(left, found.vnet);
+    }
+
+    #[test]
+    fn runs_that_do_not_exist_are_not_written() {
+        let train = train(&long(Packet::tcp()), 1000);
+        let layout = train.dissect().layout;
+        let mut scratch = [0; MAX_HEADERS];
+        let mut write = |layout: &Layout, run, len: usize| {
+            let scratch = &mut scratch[..len];
+            write_run(&train.bytes, &train.vnet, layout, run, false, Checksums::Partial, scratch)
+                .is_some()
+        };
+        assert!(write(&layout, 0..5, MAX_HEADERS));
+        assert!(!write(&layout, 0..6, MAX_HEADERS), "past the end");
+        assert!(!write(&layout, 2..2, MAX_HEADERS), "empty");
+        assert!(!write(&layout, 0..1, 20), "no room");
+        assert!(!write(&Layout { train: None, ..layout }, 0..1, MAX_HEADERS), "no train");
+    }
+
+    fn any_ip() -> impl Strategy<Value = Ip> {
+        prop_oneof![
+            (0..6_usize).prop_map(|words| Ip::V4 { options: vec![1; 4 * words], fragment: 0 }),
+            (0..2_u32).prop_map(|label| Ip::V6 { label, extensions: Vec::new() }),
+            Just(Ip::v6_extended()),
+        ]
+    }
+
+    fn any_transport() -> impl Strategy<Value = Layer4> {
+        let tcp = (any::<u32>(), any::<u8>(), 0..11_usize).prop_map(|(sequence, flags, words)| {
+            Layer4::Tcp { sequence, flags, options: vec![1; 4 * words] }
+        });
+        prop_oneof![tcp, Just(Layer4::Udp)]
+    }
+
+    prop_compose! {
+        fn any_packet()(
+            ip in any_ip(), transport in any_transport(), tags in 0..4_usize, tos: u8, id: u16,
+            payload in prop::collection::vec(any::<u8>(), 2..600),
+        ) -> Packet {
+            let tags = vec![(0x88a8, 5), (0x8100, 6), (0x8100, 7)][..tags].to_vec();
+            Packet { tags, tos, id, ip, transport, payload }
+        }
+    }
+
+    /// Neighbouring ranges that cover `0..count`, cut at some of `cuts`.
+    fn partition(count: u16, cuts: &[u16]) -> Vec<Range<u16>> {
+        let mut ends: Vec<u16> = cuts.iter().map(|cut| 1 + cut % count).chain([count]).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let starts = std::iter::once(0).chain(ends.clone());
+        starts.zip(ends).map(|(start, end)| start..end).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn splitting_twice_is_splitting_once(
+            packet in any_packet(), mss in 1..300_u16, cuts in prop::collection::vec(any::<u16>(), 0..6),
+            damage in prop::option::of((14..54_usize, any::<u8>())), ecn: bool,
+        ) {
+            let mut train = train(&packet, mss);
+            if ecn {
+                train.vnet.gso_type |= VnetHeader::GSO_ECN;
+            }
+            if let Some((at, byte)) = damage {
+                train.bytes[at] = byte;
+            }
+            let Ok(found) = dissect(&train.bytes, &train.vnet, MemSize(0)) else { return Ok(()) };
+            let Some(split) = found.layout.train else { return Ok(()) };
+            for checksums in [Checksums::Partial, Checksums::Complete] {
+                let directly = train.singles(checksums);
+                let by_runs: Vec<_> = partition(split.segments.count, &cuts)
+                    .into_iter()
+                    .map(|run| train.run(run, false, checksums))
+                    .flat_map(|run| run.singles(checksums))
+                    .collect();
+                prop_assert_eq!(&by_runs, &directly);
+            }
+        }
+
+        #[test]
+        fn random_trains_become_the_frames_built_singly(packet in any_packet(), mss in 1..300_u16) {
+            let singles = train(&packet, mss).singles(Checksums::Complete);
+            let expected: Vec<_> = packet.segments(mss).iter().map(Packet::bytes).collect();
+            prop_assert_eq!(singles.into_iter().map(|one| one.bytes).collect::<Vec<_>>(), expected);
+        }
+
+        #[test]
+        fn lengths_told_to_the_discipline_are_those_written(packet in any_packet(), mss in 1..300_u16) {
+            let train = train(&packet, mss);
+            let meta = train.dissect().meta;
+            let singles = train.singles(Checksums::Complete);
+            let mut total = 0;
+            for (index, one) in (0_u16..).zip(&singles) {
+                let len = u32::try_from(one.bytes.len()).unwrap();
+                prop_assert_eq!(meta.segment_len(index).0, len);
+                total += len;
+            }
+            prop_assert_eq!(meta.counted_len().0, total);
+        }
+
+        #[test]
+        fn no_bytes_cause_a_panic(
+            packet in any_packet(), mss: u16, vnet: [u8; 10], believe: bool, run: Range<u16>,
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+            cut: prop::sample::Index, cut_it: bool, noise in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let (mut bytes, honest) = packet.train(mss);
+            for (at, byte) in damage {
+                let at = at.index(bytes.len().min(120));
+                bytes[at] = byte;
+            }
+            if cut_it {
+                bytes.truncate(cut.index(bytes.len()));
+            }
+            let vnet = if believe { honest } else { VnetHeader::decode(&vnet) };
+            let layout = dissect(&bytes, &vnet, MemSize(0)).map(|found| found.layout);
+            let layout = layout.unwrap_or_default();
+            let mut scratch = [0; MAX_HEADERS];
+            // Also with a layout that belongs to another frame.
+            for mut frame in [bytes, noise] {
+                let _ = dissect(&frame, &vnet, MemSize(0));
+                for run in [run.clone(), 0..1, 0..2] {
+                    write_run(&frame, &vnet, &layout, run, true, Checksums::Complete, &mut scratch);
+                }
+                whole(&mut frame, &vnet, &layout, true, Checksums::Complete);
+            }
+        }
+    }
+}
