@@ -8,8 +8,8 @@
 //! Left out: CRC32c (SCTP), which no port hands out unfinished.
 //!
 //! A *sum* here is the folded ones' complement sum; a *checksum* is its complement. Both have two
-//! zeros, 0 and 0xffff. Sums that contain at least one non-zero word fold to 0xffff, never to 0; the
-//! updates below rely on that to give the same bytes no matter in how many steps they are made.
+//! zeros, 0 and 0xffff. Sums that contain at least one non-zero word fold to 0xffff, never to 0;
+//! the updates below rely on that to give the same bytes no matter in how many steps they are made.
 
 use super::bytes::{put_word, word};
 
@@ -48,7 +48,7 @@ pub fn replace(sum: u16, old: u16, new: u16) -> u16 {
     add(add(sum, !old), new)
 }
 
-/// A checksum after one of the words under it changed from `old` to `new` (RFC 1624 §3, equation 3).
+/// A checksum after one of the words under it changed from `old` to `new` (RFC 1624 §3).
 ///
 /// ```
 /// // The example of RFC 1624 §4.
@@ -59,8 +59,8 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     !replace(!checksum, old, new)
 }
 
-/// The checksum for a sum. Of the two zeros the one that is not 0: to UDP 0 means "no checksum", and
-/// to everyone else both mean the same.
+/// The checksum for a sum. Of the two zeros the one that is not 0: to UDP 0 means "no checksum",
+/// and to everyone else both mean the same.
 #[must_use]
 pub fn finish(sum: u16) -> u16 {
     match !sum {
@@ -69,8 +69,9 @@ pub fn finish(sum: u16) -> u16 {
     }
 }
 
-/// Finishes the checksum at `start + offset` over everything from `start` on. The field holds the sum
-/// of the pseudo header, as `NEEDS_CSUM` promises. Returns false if the field is not in the frame.
+/// Finishes the checksum at `start + offset` over everything from `start` on. The field holds the
+/// sum of the pseudo header, as `NEEDS_CSUM` promises. Returns false if the field is not in the
+/// frame.
 pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> bool {
     complete_over(frame, &[], start, offset)
 }
@@ -86,8 +87,8 @@ pub(super) fn complete_over(head: &mut [u8], payload: &[u8], start: u16, offset:
     put_word(head, field, checksum).is_some()
 }
 
-/// Changes the word at `at` and mends the checksum at `check` for it; `None`, with nothing written, if
-/// either is not there.
+/// Changes the word at `at` and mends the checksum at `check` for it; `None`, with nothing written,
+/// if either is not there.
 pub(super) fn rewrite(bytes: &mut [u8], at: usize, new: u16, check: usize) -> Option<()> {
     let old = word(bytes, at)?;
     let mended = update(word(bytes, check)?, old, new);

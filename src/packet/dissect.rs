@@ -1,14 +1,14 @@
 //! Bytes to meaning: what the discipline decides by, and where a rewriter finds things.
 //!
-//! Problem: a frame comes from anyone. It must be sorted the way `sch_cake` sorts it, and no byte of it
-//! may be believed before it was looked at.
-//! Source: spec §3.5 (DSCP), §4.2 (what the kernel's flow dissector puts into the hash), §7.2 (lengths
-//! of superpackets); the header formats are `etherparse`'s business.
+//! Problem: a frame comes from anyone. It must be sorted the way `sch_cake` sorts it, and no byte
+//! of it may be believed before it was looked at.
+//! Source: spec §3.5 (DSCP), §4.2 (what the kernel's flow dissector puts into the hash), §7.2
+//! (lengths of superpackets); the header formats are `etherparse`'s business.
 //! Law: an ordinary frame is always queued; what cannot be read of it is 0. A superpacket is either
-//! understood to its last header or refused and counted, for it cannot be passed on as it is if what
-//! it says of itself is wrong.
-//! Left out: PPPoE and MPLS, which CAKE in Linux does not look through for a DSCP either, and MACsec;
-//! all three are told apart by EtherType alone.
+//! understood to its last header or refused and counted, for it cannot be passed on as it is if
+//! what it says of itself is wrong.
+//! Left out: PPPoE and MPLS, which CAKE in Linux does not look through for a DSCP either, and
+//! MACsec; all three are told apart by EtherType alone.
 //!
 //! ```text
 //! | Ethernet 14 | tags 0…3 × 4 | IP, extension headers | TCP or UDP | payload, mss, mss, … |
@@ -18,17 +18,18 @@
 //!
 //! Decisions worth knowing:
 //!
-//! * Fragments have no ports, first ones and IPv6 "atomic" ones included, so that all of a datagram stays in one
-//!   queue.
-//! * A non-zero IPv6 flow label takes the place of the ports, and tunnels behind it are not entered.
+//! * Fragments have no ports, first ones and IPv6 "atomic" ones included, so that all of a datagram
+//!   stays in one queue.
+//! * A non-zero IPv6 flow label takes the place of the ports, and tunnels behind it are not
+//!   entered.
 //! * Tunnels (IP in IP, 6in4, GRE) are told apart by the inner addresses and ports, up to
 //!   [`MAX_TUNNELS`] deep. DSCP, ECN and [`Layout`] are always those of the outer header.
-//! * The key of an authenticated packet is the one behind the AH; ESP is told apart by its SPI, which stands
-//!   where others have ports.
-//! * A superpacket without `NEEDS_CSUM` is kept whole, as a single unit: its segments' checksums cannot be
-//!   had without healing whatever may have been wrong with the one checksum it carries.
-//! * TCP flags do not matter to splitting. SYN, RST and URG are copied to every segment and the urgent
-//!   pointer is left as it is, as Linux does.
+//! * The key of an authenticated packet is the one behind the AH; ESP is told apart by its SPI,
+//!   which stands where others have ports.
+//! * A superpacket without `NEEDS_CSUM` is kept whole, as a single unit: its segments' checksums
+//!   cannot be had without healing whatever may have been wrong with the one checksum it carries.
+//! * TCP flags do not matter to splitting. SYN, RST and URG are copied to every segment and the
+//!   urgent pointer is left as it is, as Linux does.
 
 use etherparse::{LaxIpv4Slice, LaxIpv6Slice, LaxLinkExtSlice, LaxNetSlice, LaxSlicedPacket};
 use etherparse::{LinkSlice, ip_number as proto};
@@ -61,8 +62,8 @@ pub struct Dissected {
     pub meta: Meta,
     /// Where in the frame things stand.
     pub layout: Layout,
-    /// What to write in front of the frame if it leaves whole: the header it came with, except that a
-    /// "superpacket" of no more than one segment is an ordinary frame.
+    /// What to write in front of the frame if it leaves whole: the header it came with, except that
+    /// a "superpacket" of no more than one segment is an ordinary frame.
     pub vnet: VnetHeader,
 }
 
@@ -172,8 +173,8 @@ fn check_checksum_field(frame: &[u8], vnet: &VnetHeader) -> Result<(), Refused> 
 
 // Superpackets.
 
-/// Checks what the header says of a superpacket. Returns the header to go on with and, if the frame can be
-/// split, how.
+/// Checks what the header says of a superpacket. Returns the header to go on with and, if the frame
+/// can be split, how.
 fn superpacket(
     frame: &[u8],
     vnet: &VnetHeader,
@@ -466,8 +467,8 @@ impl<'a> Ip<'a> {
 
 /// Whether there is a fragment header, and an authentication header, among the extension headers.
 ///
-/// Walked by hand: `etherparse` calls a fragment header that fragments nothing no fragmentation, which
-/// is not what the kernel thinks, and its iterator expects headers that were parsed strictly.
+/// Walked by hand: `etherparse` calls a fragment header that fragments nothing no fragmentation,
+/// which is not what the kernel thinks, and its iterator expects headers that were parsed strictly.
 fn notable(first: u8, extensions: &[u8]) -> (bool, bool) {
     const FRAGMENT: u8 = proto::IPV6_FRAG.0;
     const AUTHENTICATION: u8 = proto::AUTH.0;
@@ -487,8 +488,8 @@ fn notable(first: u8, extensions: &[u8]) -> (bool, bool) {
     (fragment, authenticated)
 }
 
-/// The EtherType and payload of a GRE header (RFC 2784, RFC 2890). Version 0 without source routes only:
-/// what came before is obsolete, and PPTP carries PPP.
+/// The EtherType and payload of a GRE header (RFC 2784, RFC 2890). Version 0 without source routes
+/// only: what came before is obsolete, and PPTP carries PPP.
 fn gre(bytes: &[u8]) -> Option<(u16, &[u8])> {
     const CHECKSUM_KEY_SEQUENCE: [u16; 3] = [0x8000, 0x2000, 0x1000];
     const ROUTING_OR_VERSION: u16 = 0x4007;
@@ -674,8 +675,9 @@ mod tests {
         // More fragments, a later one, and one that is no fragment but says so.
         for (high, low) in [(0, 1), (1, 0), (0, 0)] {
             let extensions = vec![
-                (0, vec![0, 0, 1, 4, 0, 0, 0, 0]),
-                (60, vec![0, 0, 1, 4, 0, 0, 0, 0]),
+                // Padding that leads astray whoever miscounts.
+                (0, vec![0, 0, 1, 4, 99, 99, 99, 99]),
+                (60, vec![0, 0, 1, 4, 99, 99, 99, 99]),
                 (44, vec![0, 0, high, low, 0, 0, 0, 9]),
             ];
             let ip = TestIp::V6 { label: 0, extensions };

@@ -1,18 +1,18 @@
 //! Two changes to a header that a discipline may ask for: CE set, DSCP cleared.
 //!
-//! Problem: ECN tells a sender of congestion without a loss; washing keeps code points from leaving a
-//! domain where they mean something.
+//! Problem: ECN tells a sender of congestion without a loss; washing keeps code points from leaving
+//! a domain where they mean something.
 //! Source: RFC 3168 §5 and §12 (any ECN-capable packet may be marked), RFC 2474 §3 (the six bits);
 //! spec §3.5 for washing.
-//! Law: only the outermost IP header is touched, ECN and DSCP never disturb each other, and the IPv4
-//! checksum is updated rather than recomputed, so that a broken header stays recognisable.
+//! Law: only the outermost IP header is touched, ECN and DSCP never disturb each other, and the
+//! IPv4 checksum is updated rather than recomputed, so that a broken header stays recognisable.
 //! Left out: inner headers of tunnels, whose end points copy CE inward themselves (RFC 6040).
 
 use super::bytes::{put_word, word};
 use super::{Ecn, Layout, Network, checksum};
 
-/// Sets CE. True if the frame says CE now; false, and nothing is changed, if it is not ECN-capable or
-/// not IP.
+/// Sets CE. True if the frame says CE now; false, and nothing is changed, if it is not ECN-capable
+/// or not IP.
 pub fn set_ce(frame: &mut [u8], layout: &Layout) -> bool {
     rewrite_tos(frame, layout, |tos| Ecn::from_tos(tos).takes_ce().then_some(tos | 3)).is_some()
 }
@@ -23,7 +23,8 @@ pub fn wash(frame: &mut [u8], layout: &Layout) -> bool {
     rewrite_tos(frame, layout, |tos| Some(tos & 3)).is_some()
 }
 
-/// Passes the TOS or traffic class byte through `change`. `None` if there is none, or `change` says so.
+/// Passes the TOS or traffic class byte through `change`. `None` if there is none, or `change` says
+/// so.
 fn rewrite_tos(
     frame: &mut [u8],
     layout: &Layout,

@@ -1,13 +1,13 @@
 //! Superpackets to frames: a run of segments with headers of its own.
 //!
-//! Problem: CAKE decides segment by segment, but one write of a superpacket costs a tenth of the writes of
-//! its segments. So a superpacket is queued whole, and what leaves together is written together.
-//! Source: RFC 9293 §3.1 (sequence numbers, flags), RFC 3168 §6.1.2 (CWR), RFC 6864 §4 and Linux's habit for
-//! the IPv4 id, virtio for the header in front.
-//! Law: a *run* is neighbouring segments `first..end`. Splitting a train into runs, and those into runs
-//! again, gives the same bytes as splitting it at once. Nothing in a header is computed afresh that was
-//! not computed afresh by the sender's own device: checksums are updated by what changed, so that a broken one
-//! stays broken.
+//! Problem: CAKE decides segment by segment, but one write of a superpacket costs a tenth of the
+//! writes of its segments. So a superpacket is queued whole, and what leaves together is written
+//! together.
+//! Source: RFC 9293 §3.1 (sequence numbers, flags), RFC 3168 §6.1.2 (CWR), RFC 6864 §4 and Linux's
+//! habit for the IPv4 id, virtio for the header in front.
+//! Law: a *run* is neighbouring segments `first..end`. Splitting a train into runs, and those into
+//! runs again, gives the same bytes as splitting it at once. Lengths are stated anew; checksums are
+//! updated by what changed, so that a broken one stays broken.
 //! Left out: joining (that is another mechanism's work) and fragmenting UDP datagrams (UFO).
 //!
 //! | field | in a run of segments `first..end` of `count` |
@@ -27,9 +27,9 @@ use core::ops::Range;
 use super::bytes::{double_word, put_double_word, put_word, word};
 use super::{Layout, Network, Train, Transport, VnetHeader, checksum, ecn};
 
-/// The most bytes of headers a superpacket may have: Ethernet with three tags, IP, and the longest TCP
-/// header need 146 with IPv4; the rest is room for IPv6 extension headers, which Linux itself does not
-/// put on superpackets in any number.
+/// The most bytes of headers a superpacket may have: Ethernet with three tags, IP, and the longest
+/// TCP header need 146 with IPv4; the rest is room for IPv6 extension headers, which Linux itself
+/// does not put on superpackets in any number.
 pub const MAX_HEADERS: usize = 256;
 
 /// How a port wants transport checksums.
@@ -37,8 +37,8 @@ pub const MAX_HEADERS: usize = 256;
 pub enum Checksums {
     /// As they come: the port takes `NEEDS_CSUM`.
     Partial,
-    /// Finished: the port takes plain frames only. A run of more than one segment is not a plain frame and
-    /// stays unfinished all the same; such a port is to be given runs of one.
+    /// Finished: the port takes plain frames only. A run of more than one segment is not a plain
+    /// frame and stays unfinished all the same; such a port is to be given runs of one.
     Complete,
 }
 
@@ -55,9 +55,9 @@ pub struct Run {
 
 /// Prepares segments `run` of a train to leave as one write, with CE if `ce`.
 ///
-/// `frame`, `vnet` and `layout` belong together as [`dissect()`](super::dissect()) gave them. The headers
-/// go to the start of `headers`, of which [`MAX_HEADERS`] bytes always suffice; the frame itself is not
-/// touched. `None` if the frame is no train or has no such segments.
+/// `frame`, `vnet` and `layout` belong together as [`dissect()`](super::dissect()) gave them. The
+/// headers go to the start of `headers`, of which [`MAX_HEADERS`] bytes always suffice; the frame
+/// itself is not touched. `None` if the frame is no train or has no such segments.
 ///
 /// CE is not set on a train that is not ECN-capable; nothing else changes in that case.
 pub fn write_run(
@@ -93,10 +93,11 @@ pub fn write_run(
 }
 
 /// Prepares a frame that leaves as it came, superpacket or not: sets CE if `ce` and finishes the
-/// checksum if the port wants that. `vnet` is [`Dissected::vnet`](super::Dissected::vnet); returned is what
-/// to write in front.
+/// checksum if the port wants that. `vnet` is [`Dissected::vnet`](super::Dissected::vnet); returned
+/// is what to write in front.
 ///
-/// A superpacket's checksum cannot be finished. It is left alone here, for ports that take superpackets.
+/// A superpacket's checksum cannot be finished. It is left alone here, for ports that take
+/// superpackets.
 pub fn whole(
     frame: &mut [u8],
     vnet: &VnetHeader,

@@ -1,7 +1,8 @@
 //! Frames for tests, built the long way round.
 //!
-//! Law: nothing here shares code with what it tests. Sums are added word by word, headers are pushed byte
-//! by byte, and what the segments of a train must look like is said by building each of them anew.
+//! Law: nothing here shares code with what it tests. Sums are added word by word, headers are
+//! pushed byte by byte, and what the segments of a train must look like is said by building each of
+//! them anew.
 
 use super::VnetHeader;
 

@@ -1,12 +1,13 @@
 //! The header in front of a frame that says what is still to be done to it.
 //!
-//! Problem: a kernel hands out superpackets and unfinished checksums only to those who can read, and
-//! write, the ten bytes that describe them.
-//! Source: `virtio_net_hdr` of the virtio specification, "Network Device", as taps
-//! (`IFF_VNET_HDR`) and packet sockets (`PACKET_VNET_HDR`) use it: native byte order, offsets counted
-//! from the first byte of the Ethernet header.
-//! Law: the header is a claim by whoever wrote it. [`dissect()`](super::dissect()) checks the claim;
-//! `hdr_len` is not believed at all, because forwarded superpackets come with more than the headers in it.
+//! Problem: a kernel hands out superpackets and unfinished checksums only to those who can read,
+//! and write, the ten bytes that describe them.
+//! Source: `virtio_net_hdr` of the virtio specification, "Network Device", as taps (`IFF_VNET_HDR`)
+//! and packet sockets (`PACKET_VNET_HDR`) use it: native byte order, offsets counted from the first
+//! byte of the Ethernet header.
+//! Law: the header is a claim by whoever wrote it. [`dissect()`](super::dissect()) checks the
+//! claim; `hdr_len` is not believed at all, because forwarded superpackets come with more than the
+//! headers in it.
 //! Left out: the longer forms (`num_buffers`, hash reports) and tunnel offloads. Ports ask for ten
 //! bytes and do not offer the rest.
 
@@ -95,8 +96,8 @@ impl VnetHeader {
         self.gso_type & !Self::GSO_ECN
     }
 
-    /// The same for a frame that is a single segment. `hdr_len` becomes 0, as the kernel refuses one
-    /// that exceeds the frame and asks for none here.
+    /// The same for a frame that is a single segment. `hdr_len` becomes 0, as the kernel refuses
+    /// one that exceeds the frame and asks for none here.
     #[must_use]
     pub const fn without_gso(self) -> Self {
         Self { gso_type: Self::GSO_NONE, hdr_len: 0, gso_size: 0, ..self }
