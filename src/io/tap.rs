@@ -72,6 +72,15 @@ pub enum OpenError {
         /// The port.
         name: String,
     },
+    /// The driver is out of reach.
+    #[error(
+        "cannot open {name}: this user may not open /dev/net/tun; run as root, \
+         or have it opened up with \"chmod 666 /dev/net/tun\""
+    )]
+    NoAccess {
+        /// The port.
+        name: String,
+    },
     /// Not allowed.
     #[error("cannot open {name}: not permitted; run as root or with CAP_NET_ADMIN")]
     NotPermitted {
@@ -190,7 +199,8 @@ fn open_error(name: &str, errno: Errno) -> OpenError {
     let name = name.to_owned();
     match errno {
         Errno::NOENT | Errno::NXIO | Errno::NODEV => OpenError::NoTun { name },
-        Errno::ACCESS | Errno::PERM => OpenError::NotPermitted { name },
+        Errno::ACCESS => OpenError::NoAccess { name },
+        Errno::PERM => OpenError::NotPermitted { name },
         _ => OpenError::System { name, source: errno.into() },
     }
 }
