@@ -96,7 +96,10 @@ impl Port for PairPort {
     }
 
     fn send(&mut self, frame: FrameBuf) -> Result<(), PortError> {
-        let wire = frame.wire(&mut self.scratch);
+        let Some(wire) = frame.wire(&mut self.scratch) else {
+            self.counters.write_errors.invalid += 1;
+            return Ok(());
+        };
         let mut lane = self.outgoing.borrow_mut();
         if lane.closed {
             return Err(PortError::Gone { port: self.name.clone() });

@@ -100,6 +100,8 @@ pub struct Counters {
     pub largest_read: u32,
     /// Frames that were larger than any buffer, dropped.
     pub truncated: u64,
+    /// Reads that gave less than an Ethernet header, dropped.
+    pub runts: u64,
     /// Frames that could not be dissected, dropped, by reason.
     pub refused: Vec<(Refused, u64)>,
     /// Frames written, a run counting as one.
@@ -136,6 +138,7 @@ impl Counters {
                 return Recv::Frame(received);
             }
             Fill::Truncated => self.truncated += 1,
+            Fill::Runt => self.runts += 1,
             Fill::Refused(reason) => self.count_refused(reason),
         }
         Recv::Skipped

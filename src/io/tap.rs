@@ -284,7 +284,10 @@ impl Port for TapPort {
     }
 
     fn send(&mut self, frame: FrameBuf) -> Result<(), PortError> {
-        let wire = frame.wire(&mut self.scratch);
+        let Some(wire) = frame.wire(&mut self.scratch) else {
+            self.counters.write_errors.invalid += 1;
+            return Ok(());
+        };
         match write(self.fd.get_ref(), wire) {
             Ok(()) => self.counters.count_sent(wire.frame_len()),
             Err(errno) => {
