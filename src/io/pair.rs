@@ -1,7 +1,7 @@
 //! Two ports joined back to back in memory: what is sent by one is read by the other, as bytes.
 //!
-//! For tests, and as the twin of a tap without a kernel: frames are written and parsed again just as a
-//! tap would have it.
+//! For tests, and as the twin of a tap without a kernel: frames are written and parsed again just
+//! as a tap would have it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! Where frames live between being read and being written.
 //!
-//! Problem: a 64 kB superpacket must not be copied, a 60-byte one must not hold 64 kB of memory while
-//! it is queued, and neither may cost an allocation.
+//! Problem: a 64 kB superpacket must not be copied, a 60-byte one must not hold 64 kB of memory
+//! while it is queued, and neither may cost an allocation.
 //! Source: our own; slabs in size classes are what kernels do for socket buffers.
 //! Law: a frame is read into the largest slot and moved to the smallest class that holds it; a slot
 //! whose last handle goes returns to its class, of which a bounded number is kept.
@@ -23,8 +23,8 @@ const CLASSES: [Class; 4] = [
     Class { size: 2 * 1024, keep: 1024 },
     Class { size: 8 * 1024, keep: 256 },
     Class { size: 32 * 1024, keep: 64 },
-    // The largest superpacket a tap gives (65536, and a link-layer header with two VLAN tags), its vnet
-    // header, and room to tell "just fits" from "was cut short".
+    // The largest superpacket a tap gives (65536, and a link-layer header with two VLAN tags), its
+    // vnet header, and room to tell "just fits" from "was cut short".
     Class { size: 65_536 + 22 + VnetHeader::LEN + 96, keep: 64 },
 ];
 const LARGEST: usize = CLASSES.len() - 1;
@@ -85,7 +85,8 @@ pub struct Received {
 pub struct FrameBuf {
     slot: Rc<Slot>,
     part: Part,
-    /// Changes that could not be made in place because other handles share the bytes; made on writing.
+    /// Changes that could not be made in place because other handles share the bytes; made on
+    /// writing.
     ce: bool,
     washed: bool,
 }
@@ -213,8 +214,9 @@ impl Slot {
 }
 
 impl FrameBuf {
-    /// The bytes of the frame, without vnet header; of the whole superpacket for a segment of one, and
-    /// without what is only made on writing. For tests and captures; ports use [`FrameBuf::wire`].
+    /// The bytes of the frame, without vnet header; of the whole superpacket for a segment of one,
+    /// and without what is only made on writing. For tests and captures; ports use
+    /// [`FrameBuf::wire`].
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.slot.frame()
@@ -280,8 +282,8 @@ impl FrameBuf {
         Wire { head, payload: rest }
     }
 
-    /// Reads vnet header and headers of a slot just filled with `len` bytes, and writes the vnet header
-    /// anew as the frame is to leave.
+    /// Reads vnet header and headers of a slot just filled with `len` bytes, and writes the vnet
+    /// header anew as the frame is to leave.
     fn examine(&mut self, len: usize) -> Result<Meta, Refused> {
         let slot = sole(&mut self.slot);
         let held = MemSize(u64::try_from(slot.bytes.len()).unwrap_or(u64::MAX));

@@ -20,8 +20,8 @@ pub trait Port {
     /// The port can no longer be read: it is gone, or the system refuses.
     fn try_recv(&mut self, pool: &Pool) -> Result<Recv, PortError>;
 
-    /// Sends one frame, or one segment of a superpacket. A frame that the port refuses is dropped and
-    /// counted; that is no error.
+    /// Sends one frame, or one segment of a superpacket. A frame that the port refuses is dropped
+    /// and counted; that is no error.
     ///
     /// # Errors
     /// The port can no longer be written: it is gone, or the system refuses.
@@ -38,7 +38,8 @@ pub trait Port {
     /// Ready when [`Port::try_recv`] is worth calling; until then, `cx` is woken when it is.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>>;
 
-    /// When [`Port::advance`] next has something to do by itself. `None` for ports without inner time.
+    /// When [`Port::advance`] next has something to do by itself. `None` for ports without inner
+    /// time.
     fn next_due(&self) -> Option<Instant> {
         None
     }

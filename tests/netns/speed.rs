@@ -1,5 +1,6 @@
 //! What the bridge costs, beside the shortest relay there is. By hand:
-//! `cargo build --release --example relay && cargo test --release --test netns -- --ignored --nocapture`
+//! `cargo build --release --example relay && cargo test --release --test netns -- --ignored
+//! --nocapture`
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
