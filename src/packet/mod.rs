@@ -1,8 +1,21 @@
 //! Frames: what the core needs to know of them, and what it may ask of them.
 //!
-//! The core never parses a header. [`dissect`] turns bytes into a [`Meta`] (what the discipline decides
+//! The core never parses a header. [`dissect()`] turns bytes into a [`Meta`] (what the discipline decides
 //! by) and a [`Layout`] (where in the bytes things stand, for whoever rewrites them). What is queued is
 //! anything that implements [`Frame`].
+
+mod bytes;
+pub mod checksum;
+pub mod dissect;
+pub mod ecn;
+pub mod split;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod vnet;
+
+pub use dissect::{Dissected, Refused, dissect};
+pub use split::{Checksums, MAX_HEADERS, Run, whole, write_run};
+pub use vnet::VnetHeader;
 
 use crate::units::{FrameLen, MemSize};
 

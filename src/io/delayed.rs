@@ -1,0 +1,97 @@
+//! A port behind a long wire: what is sent through it arrives later.
+//!
+//! Law: each frame leaves `delay` after it was sent, in order; frames beyond `cap` bytes are dropped and
+//! counted, as a wire drops nothing but a program must not grow without end.
+//! Left out: loss, jitter, a rate. Reading is not delayed: delay one port of each path.
+
+use std::collections::VecDeque;
+use std::task::{Context, Poll};
+
+use super::pool::{FrameBuf, Pool};
+use super::port::{Counters, Port, PortError, Recv};
+use crate::time::{Instant, Span};
+use crate::units::FrameLen;
+
+/// A port whose frames take their time.
+pub struct Delayed<P> {
+    inner: P,
+    delay: Span,
+    cap: FrameLen,
+    now: Instant,
+    held: VecDeque<Held>,
+    held_bytes: FrameLen,
+    dropped: u64,
+}
+
+struct Held {
+    due_at: Instant,
+    frame: FrameBuf,
+}
+
+impl<P: Port> Delayed<P> {
+    /// `inner`, at the end of a wire of length `delay` that holds up to `cap` bytes.
+    #[must_use]
+    pub const fn new(inner: P, delay: Span, cap: FrameLen) -> Self {
+        Self {
+            inner,
+            delay,
+            cap,
+            now: Instant::ZERO,
+            held: VecDeque::new(),
+            held_bytes: FrameLen::ZERO,
+            dropped: 0,
+        }
+    }
+}
+
+impl<P: Port> Port for Delayed<P> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn try_recv(&mut self, pool: &Pool) -> Result<Recv, PortError> {
+        self.inner.try_recv(pool)
+    }
+
+    fn send(&mut self, frame: FrameBuf) -> Result<(), PortError> {
+        let len = frame.frame_len();
+        if self.held_bytes + len > self.cap {
+            self.dropped += 1;
+            return Ok(());
+        }
+        self.held_bytes += len;
+        self.held.push_back(Held { due_at: self.now + self.delay, frame });
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), PortError> {
+        self.inner.flush()
+    }
+
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {
+        self.inner.poll_readable(cx)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let front = self.held.front().map(|held| held.due_at);
+        [front, self.inner.next_due()].into_iter().flatten().min()
+    }
+
+    fn advance(&mut self, now: Instant) -> Result<(), PortError> {
+        self.now = now;
+        self.inner.advance(now)?;
+        while let Some(held) = self.held.pop_front_if(|held| held.due_at <= now) {
+            self.held_bytes -= held.frame.frame_len();
+            self.inner.send(held.frame)?;
+        }
+        // The doorbell rings at the end of the batch.
+        Ok(())
+    }
+
+    /// The inner port's, with what found the wire full among its write errors.
+    fn counters(&self) -> Counters {
+        let mut counters = self.inner.counters();
+        counters.write_errors.full += self.dropped;
+        counters
+    }
+}

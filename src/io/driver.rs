@@ -1,0 +1,505 @@
+//! The loop: read, feed, drain, send, sleep.
+//!
+//! Problem: two directions share a thread; neither may starve, no frame may wait for anything but its
+//! discipline, and an idle bridge must cost nothing.
+//! Source: the contract on the crate page.
+//! Law: [`Bridge::turn`] does a bounded share of all work at one instant and says when it wants to be
+//! called again; [`run`] does the waiting. Frames that arrive while we work wait in the device, so each
+//! path is read before it is drained.
+//! Left out: more than two ports; joining segments on the way out; limiting what a port holds.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::clock;
+use super::pool::{FrameBuf, Pool};
+use super::port::{Counters, Port, PortError, Recv};
+use super::timer::Timer;
+use crate::qdisc::{Departure, Dequeue, Discipline, Wake, Why};
+use crate::time::Instant;
+use crate::units::FrameLen;
+
+/// Most frames read of one port per turn, …
+const READ_FRAMES: u32 = 64;
+/// … and most bytes: four superpackets or so stay in a second-level cache until they are written.
+const READ_BYTES: u32 = 256 * 1024;
+/// Most frames or segments drained of one discipline per turn.
+const SENT_FRAMES: u32 = 1024;
+
+/// Two ports and what stands between them.
+pub struct Bridge<D> {
+    pool: Pool,
+    ports: [Box<dyn Port>; 2],
+    /// `paths[i]` leads from `ports[i]` to the other.
+    paths: [Path<D>; 2],
+    now: Instant,
+    counters: BridgeCounters,
+}
+
+/// One direction.
+struct Path<D> {
+    ingress: usize,
+    egress: usize,
+    discipline: D,
+}
+
+/// What the bridge itself counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BridgeCounters {
+    /// Turns taken.
+    pub turns: u64,
+    /// Times the clock ran backwards and was held.
+    pub clock_backwards: u64,
+}
+
+/// When to call [`Bridge::turn`] again; an arrival is always a reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Next {
+    /// At this instant; `None`: not before the next arrival.
+    pub wake: Option<Instant>,
+    /// At once: this turn did its share and left work.
+    pub more: bool,
+}
+
+/// Statistics at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The instant of the last turn.
+    pub at: Instant,
+    /// The bridge's own.
+    pub bridge: BridgeCounters,
+    /// Per port.
+    pub ports: [PortSnapshot; 2],
+}
+
+/// Statistics of a port and of what queues to leave through it.
+#[derive(Clone, Debug)]
+pub struct PortSnapshot {
+    /// Its name.
+    pub name: String,
+    /// What went through.
+    pub counters: Counters,
+    /// Bytes queued to leave through it.
+    pub backlog: FrameLen,
+}
+
+/// Why a bridge stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum BridgeError {
+    /// A port stopped working.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The timer stopped working.
+    #[error("the pacing timer failed: {0}")]
+    Timer(#[source] io::Error),
+}
+
+/// Something to do to a bridge between two turns.
+pub type Action<D> = Box<dyn FnOnce(&mut Bridge<D>) + Send>;
+
+/// What a running bridge can be told, between two turns.
+pub enum Command<D> {
+    /// Stop; frames still queued are dropped.
+    Stop,
+    /// Send back statistics.
+    Snapshot(oneshot::Sender<Snapshot>),
+    /// Do this; how a configuration is changed.
+    With(Action<D>),
+}
+
+impl<D: Discipline<FrameBuf>> Bridge<D> {
+    /// A bridge between two ports. `up` queues what is read of `lan` and leaves through `wan`, `down` the
+    /// other way.
+    #[must_use]
+    pub fn new(lan: Box<dyn Port>, wan: Box<dyn Port>, up: D, down: D) -> Self {
+        Self {
+            pool: Pool::new(),
+            ports: [lan, wan],
+            paths: [
+                Path { ingress: 0, egress: 1, discipline: up },
+                Path { ingress: 1, egress: 0, discipline: down },
+            ],
+            now: Instant::ZERO,
+            counters: BridgeCounters::default(),
+        }
+    }
+
+    /// Does what is to be done at `now`, and no more than a bounded share of it.
+    ///
+    /// # Errors
+    /// A port stopped working. The error names it.
+    pub fn turn(&mut self, now: Instant) -> Result<Next, BridgeError> {
+        let now = self.hold(now);
+        self.counters.turns += 1;
+        for port in &mut self.ports {
+            port.advance(now)?;
+        }
+        let mut next = Next::default();
+        for path in &mut self.paths {
+            next.more |= path.feed(self.ports[path.ingress].as_mut(), &self.pool, now)?;
+            path.drain(self.ports[path.egress].as_mut(), now, &mut next)?;
+        }
+        for port in &mut self.ports {
+            port.flush()?;
+            next.sleep_until(port.next_due());
+        }
+        Ok(next)
+    }
+
+    /// Time never runs backwards here.
+    fn hold(&mut self, now: Instant) -> Instant {
+        if now < self.now {
+            self.counters.clock_backwards += 1;
+        }
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    /// The discipline of what leaves through the second port.
+    pub fn up(&mut self) -> &mut D {
+        &mut self.paths[0].discipline
+    }
+
+    /// The discipline of what leaves through the first port.
+    pub fn down(&mut self) -> &mut D {
+        &mut self.paths[1].discipline
+    }
+
+    /// The instant of the last turn; what to call a discipline's methods with.
+    #[must_use]
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Statistics.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let port = |path: &Path<D>| PortSnapshot {
+            name: self.ports[path.egress].name().into(),
+            counters: self.ports[path.egress].counters(),
+            backlog: path.discipline.backlog(),
+        };
+        let [up, down] = &self.paths;
+        Snapshot { at: self.now, bridge: self.counters, ports: [port(down), port(up)] }
+    }
+
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {
+        for port in &self.ports {
+            if let Poll::Ready(outcome) = port.poll_readable(cx) {
+                return Poll::Ready(outcome);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl<D: Discipline<FrameBuf>> Path<D> {
+    /// Reads and enqueues until there is nothing to read or the share is used up; true if it was.
+    fn feed(&mut self, port: &mut dyn Port, pool: &Pool, now: Instant) -> Result<bool, PortError> {
+        let mut bytes = 0;
+        for _ in 0..READ_FRAMES {
+            match port.try_recv(pool)? {
+                Recv::Frame(received) => {
+                    bytes += received.meta.len.bytes();
+                    self.discipline.enqueue(received.frame, &received.meta, now);
+                }
+                Recv::Skipped => {}
+                Recv::Empty => return Ok(false),
+            }
+            if bytes >= READ_BYTES {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends what is due until there is nothing more or the share is used up.
+    fn drain(
+        &mut self,
+        port: &mut dyn Port,
+        now: Instant,
+        next: &mut Next,
+    ) -> Result<(), PortError> {
+        for _ in 0..SENT_FRAMES {
+            match self.discipline.dequeue(now) {
+                Dequeue::Send(Departure { frame, .. }) => port.send(frame)?,
+                Dequeue::Wait(Wake { why: Why::WorkBound, .. }) => break,
+                Dequeue::Wait(Wake { at, .. }) => {
+                    next.sleep_until(Some(at));
+                    return Ok(());
+                }
+                Dequeue::Idle => return Ok(()),
+            }
+        }
+        next.more = true;
+        Ok(())
+    }
+}
+
+impl Next {
+    /// Not past `at`.
+    fn sleep_until(&mut self, at: Option<Instant>) {
+        self.wake = [self.wake, at].into_iter().flatten().min();
+    }
+}
+
+/// Runs a bridge until it is told to stop, or every sender of commands is gone. Call on a current-thread
+/// tokio runtime; other tasks of it run while the bridge sleeps and once between turns.
+///
+/// # Errors
+/// A port stopped working. The error names it.
+pub async fn run<D: Discipline<FrameBuf>>(
+    bridge: &mut Bridge<D>,
+    timer: &mut Timer,
+    commands: &mut mpsc::Receiver<Command<D>>,
+) -> Result<(), BridgeError> {
+    loop {
+        let next = bridge.turn(clock::now())?;
+        let event = if next.more {
+            // Lets the runtime look at its descriptors, or new readiness would never be seen.
+            tokio::task::yield_now().await;
+            Event::pending(commands)
+        } else {
+            timer.set(next.wake).map_err(BridgeError::Timer)?;
+            poll_fn(|cx| Event::poll(bridge, timer, commands, cx)).await?
+        };
+        match event {
+            Event::Turn => {}
+            Event::Command(Command::With(action)) => action(bridge),
+            // Whoever asked may have given up.
+            Event::Command(Command::Snapshot(reply)) => drop(reply.send(bridge.snapshot())),
+            Event::Command(Command::Stop) | Event::Abandoned => return Ok(()),
+        }
+    }
+}
+
+/// What ends a sleep.
+enum Event<D> {
+    /// The time has come, or something has arrived.
+    Turn,
+    Command(Command<D>),
+    /// Nobody can send commands any more.
+    Abandoned,
+}
+
+impl<D: Discipline<FrameBuf>> Event<D> {
+    fn poll(
+        bridge: &Bridge<D>,
+        timer: &mut Timer,
+        commands: &mut mpsc::Receiver<Command<D>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Self, BridgeError>> {
+        if let Poll::Ready(command) = commands.poll_recv(cx) {
+            return Poll::Ready(Ok(command.map_or(Self::Abandoned, Self::Command)));
+        }
+        if let Poll::Ready(outcome) = timer.poll_fired(cx) {
+            return Poll::Ready(outcome.map(|()| Self::Turn).map_err(BridgeError::Timer));
+        }
+        bridge.poll_readable(cx).map(|outcome| Ok(outcome.map(|()| Self::Turn)?))
+    }
+
+    fn pending(commands: &mut mpsc::Receiver<Command<D>>) -> Self {
+        match commands.try_recv() {
+            Ok(command) => Self::Command(command),
+            Err(mpsc::error::TryRecvError::Empty) => Self::Turn,
+            Err(mpsc::error::TryRecvError::Disconnected) => Self::Abandoned,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::io::delayed::Delayed;
+    use crate::io::pair::{PairPort, pair};
+    use crate::io::pool::tests::{TRAIN_PAYLOAD, plain_frame, train};
+    use crate::packet::vnet::VnetHeader;
+    use crate::packet::{Frame, Meta};
+    use crate::qdisc::Enqueued;
+    use crate::time::Span;
+    use crate::units::WireLen;
+
+    /// Lets a frame go every `gap`; splits superpackets if told to.
+    struct Metronome {
+        queue: VecDeque<(FrameBuf, FrameLen)>,
+        gap: Span,
+        next: Instant,
+        split: bool,
+    }
+
+    impl Metronome {
+        fn new(gap: Span, split: bool) -> Self {
+            Self { queue: VecDeque::new(), gap, next: Instant::ZERO, split }
+        }
+    }
+
+    impl Discipline<FrameBuf> for Metronome {
+        fn enqueue(&mut self, frame: FrameBuf, meta: &Meta, _now: Instant) -> Enqueued {
+            if self.split {
+                let segments = 0..meta.segments.count;
+                self.queue.extend(segments.map(|i| (frame.segment(i), meta.segment_len(i))));
+            } else {
+                self.queue.push_back((frame, meta.len));
+            }
+            Enqueued::Queued
+        }
+
+        fn dequeue(&mut self, now: Instant) -> Dequeue<FrameBuf> {
+            if self.queue.is_empty() {
+                return Dequeue::Idle;
+            }
+            if now < self.next {
+                return Dequeue::Wait(Wake { at: self.next, why: Why::Shaper });
+            }
+            self.next = now + self.gap;
+            let (frame, len) = self.queue.pop_front().expect("not empty");
+            Dequeue::Send(Departure {
+                frame,
+                len,
+                wire_len: WireLen(len.bytes()),
+                sojourn: Span::ZERO,
+                queue: (0, 0),
+            })
+        }
+
+        fn backlog(&self) -> FrameLen {
+            self.queue.iter().map(|(_, len)| *len).sum()
+        }
+    }
+
+    fn bridge(gap: Span, split: bool) -> (PairPort, Bridge<Metronome>, PairPort) {
+        let (client, lan) = pair("client", "lan");
+        let (wan, server) = pair("wan", "server");
+        let [up, down] = [(); 2].map(|()| Metronome::new(gap, split));
+        (client, Bridge::new(Box::new(lan), Box::new(wan), up, down), server)
+    }
+
+    #[test]
+    fn a_frame_crosses_unchanged_in_either_direction() {
+        let (mut client, mut bridge, mut server) = bridge(Span::ZERO, false);
+        client.inject(&VnetHeader::PLAIN, &plain_frame(60));
+        server.inject(&VnetHeader::PLAIN, &plain_frame(900));
+        assert_eq!(bridge.turn(Instant::ZERO).expect("turn"), Next::default());
+        assert_eq!(server.eject(), Some((VnetHeader::PLAIN, plain_frame(60))));
+        assert_eq!(client.eject(), Some((VnetHeader::PLAIN, plain_frame(900))));
+    }
+
+    #[test]
+    fn what_is_not_due_waits_for_its_wake() {
+        let gap = Span::from_millis(3);
+        let (mut client, mut bridge, mut server) = bridge(gap, false);
+        for _ in 0..2 {
+            client.inject(&VnetHeader::PLAIN, &plain_frame(100));
+        }
+        let next = bridge.turn(Instant::ZERO).expect("turn");
+        assert_eq!(next, Next { wake: Some(Instant::ZERO + gap), more: false });
+        assert!(server.eject().is_some() && server.eject().is_none());
+        assert_eq!(bridge.snapshot().ports[1].backlog, FrameLen(100));
+
+        bridge.turn(Instant::ZERO + gap - Span::from_nanos(1)).expect("turn");
+        assert!(server.eject().is_none(), "too early");
+        bridge.turn(Instant::ZERO + gap).expect("turn");
+        assert!(server.eject().is_some(), "its time has come");
+    }
+
+    #[test]
+    fn a_superpacket_leaves_segment_by_segment() {
+        let (mut client, mut bridge, mut server) = bridge(Span::ZERO, true);
+        let (vnet, frame) = train(3);
+        client.inject(&vnet, &frame);
+        bridge.turn(Instant::ZERO).expect("turn");
+        for index in 0..3 {
+            let (vnet, segment) = server.eject().expect("a segment");
+            assert_eq!((vnet.gso_type, vnet.gso_size), (0, 0));
+            assert_eq!(segment.len(), 54 + TRAIN_PAYLOAD);
+            let byte = u8::try_from(index).expect("small");
+            assert!(segment[54..].iter().all(|found| *found == byte), "payload {index}");
+        }
+        assert!(server.eject().is_none());
+    }
+
+    #[test]
+    fn a_turn_reads_a_bounded_share_of_each_port() {
+        let (mut client, mut bridge, mut server) = bridge(Span::ZERO, false);
+        for _ in 0..100 {
+            client.inject(&VnetHeader::PLAIN, &plain_frame(60));
+            server.inject(&VnetHeader::PLAIN, &plain_frame(60));
+        }
+        assert!(bridge.turn(Instant::ZERO).expect("turn").more);
+        let [lan, wan] = bridge.snapshot().ports;
+        assert_eq!((lan.counters.frames_in, wan.counters.frames_in), (64, 64));
+        assert!(!bridge.turn(Instant::ZERO).expect("turn").more);
+        assert_eq!(bridge.snapshot().ports[1].counters.frames_out, 100);
+    }
+
+    #[test]
+    fn a_clock_that_runs_backwards_is_held_and_counted() {
+        let (_client, mut bridge, _server) = bridge(Span::ZERO, false);
+        bridge.turn(Instant::from_nanos(50)).expect("turn");
+        bridge.turn(Instant::from_nanos(20)).expect("turn");
+        assert_eq!(bridge.now(), Instant::from_nanos(50));
+        assert_eq!(bridge.snapshot().bridge.clock_backwards, 1);
+    }
+
+    #[test]
+    fn a_port_that_is_gone_ends_the_bridge_by_name() {
+        let (mut client, mut bridge, server) = bridge(Span::ZERO, false);
+        drop(server);
+        client.inject(&VnetHeader::PLAIN, &plain_frame(60));
+        let error = bridge.turn(Instant::ZERO).expect_err("wan has no other end");
+        assert_eq!(error.to_string(), "wan is gone: the device was removed");
+    }
+
+    #[test]
+    fn a_long_wire_delivers_late_in_order_and_within_its_cap() {
+        let (mut client, lan) = pair("client", "lan");
+        let (wan, mut server) = pair("wan", "server");
+        let delay = Span::from_millis(20);
+        let wan = Delayed::new(wan, delay, FrameLen(250));
+        let [up, down] = [(); 2].map(|()| Metronome::new(Span::ZERO, false));
+        let mut bridge = Bridge::new(Box::new(lan), Box::new(wan), up, down);
+        for len in [100, 101, 102] {
+            client.inject(&VnetHeader::PLAIN, &plain_frame(len));
+        }
+        let start = Instant::from_nanos(7);
+        assert_eq!(bridge.turn(start).expect("turn").wake, Some(start + delay));
+        assert!(server.eject().is_none(), "still on the wire");
+        assert_eq!(bridge.turn(start + delay).expect("turn").wake, None);
+        let lens = core::iter::from_fn(|| server.eject()).map(|(_, frame)| frame.len());
+        assert_eq!(lens.collect::<Vec<_>>(), [100, 101], "the third did not fit on the wire");
+        assert_eq!(bridge.snapshot().ports[1].counters.write_errors.full, 1);
+    }
+
+    #[test]
+    fn a_running_bridge_answers_and_stops() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        runtime.expect("a runtime").block_on(async {
+            let (mut client, mut bridge, mut server) = bridge(Span::from_micros(200), false);
+            let mut timer = Timer::new().expect("a timer");
+            let (sender, mut receiver) = mpsc::channel(4);
+            let story = async {
+                for _ in 0..5 {
+                    client.inject(&VnetHeader::PLAIN, &plain_frame(60));
+                }
+                let mut seen = 0;
+                while seen < 5 {
+                    seen += u32::from(server.eject().is_some());
+                    tokio::task::yield_now().await;
+                }
+                let (reply, answer) = oneshot::channel();
+                let asked = sender.send(Command::Snapshot(reply)).await;
+                assert!(asked.is_ok(), "the bridge listens");
+                let snapshot = answer.await.expect("the bridge answers");
+                assert_eq!(snapshot.ports[1].counters.frames_out, 5);
+                assert!(sender.send(Command::Stop).await.is_ok(), "the bridge listens");
+            };
+            let (outcome, ()) = tokio::join!(run(&mut bridge, &mut timer, &mut receiver), story);
+            outcome.expect("a clean stop");
+        });
+    }
+}

@@ -1,0 +1,16 @@
+//! Ports, buffers, timer, clock and the loop that drives them: everything that touches the system.
+//!
+//! From here the way to a discipline is short: [`driver::run`] sleeps, [`driver::Bridge::turn`] feeds
+//! and drains. All `unsafe` code of the crate lives in one private file, `sys.rs`.
+
+pub mod clock;
+pub mod delayed;
+pub mod driver;
+pub mod namespace;
+pub mod netlink;
+pub mod pair;
+pub mod pool;
+pub mod port;
+mod sys;
+pub mod tap;
+pub mod timer;

@@ -1,0 +1,319 @@
+//! Devices as the kernel keeps them: find, set up, count, remove.
+//!
+//! Every call acts in the network namespace of the thread that made the [`Netlink`] or called
+//! [`configure`].
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use futures_util::TryStreamExt;
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::route::RouteMessage;
+use rtnetlink::packet_route::tc::TcAttribute;
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
+use tokio::task::JoinHandle;
+
+/// Why the kernel did not do as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NetlinkError {
+    /// No netlink at all.
+    #[error("cannot talk to the kernel about devices: {0}")]
+    Socket(#[source] io::Error),
+    /// No such device.
+    #[error("there is no device {device}")]
+    NoDevice {
+        /// Its name.
+        device: String,
+    },
+    /// Refused.
+    #[error("cannot {doing} {device}: {source}")]
+    Refused {
+        /// The device.
+        device: String,
+        /// What was asked.
+        doing: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// A connection to the kernel. It lives on the tokio runtime it was made on.
+pub struct Netlink {
+    handle: Handle,
+    connection: JoinHandle<()>,
+}
+
+/// A device, as it was when asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// Largest frame without its Ethernet header.
+    pub mtu: u32,
+    /// Length of its queue.
+    pub queue_len: u32,
+    /// What it counted.
+    pub stats: LinkStats,
+}
+
+/// What a device counted. Directions are the kernel's: what a tap *transmits* is what we read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkStats {
+    /// Frames received.
+    pub rx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Frames received and dropped.
+    pub rx_dropped: u64,
+    /// Frames transmitted.
+    pub tx_packets: u64,
+    /// Bytes transmitted.
+    pub tx_bytes: u64,
+    /// Frames dropped instead of transmitted. On a tap: lost in the device's own queue, before we could
+    /// read them.
+    pub tx_dropped: u64,
+}
+
+/// What a device shall be like; what is `None` or empty stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkOptions {
+    /// Largest frame without its Ethernet header.
+    pub mtu: Option<u32>,
+    /// Length of its queue.
+    pub queue_len: Option<u32>,
+    /// Up or down.
+    pub up: Option<bool>,
+    /// Addresses to add, with the length of their prefix.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Routes through it to add.
+    pub routes: Vec<Route>,
+}
+
+/// A route through a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Where to, with the length of the prefix; `0.0.0.0/0` or `::/0` for everywhere.
+    pub destination: (IpAddr, u8),
+    /// By way of whom; `None` if the destination is on the link.
+    pub gateway: Option<IpAddr>,
+}
+
+/// Sets up a device from a thread that has no runtime, or has one: a short-lived thread does the work,
+/// in the network namespace of the caller.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn configure(name: &str, options: &LinkOptions) -> Result<(), NetlinkError> {
+    on_a_thread(async |netlink| netlink.configure(name, options).await)
+}
+
+/// Looks up a device, as [`configure`] does.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn link(name: &str) -> Result<Link, NetlinkError> {
+    on_a_thread(async |netlink| netlink.link(name).await)
+}
+
+/// Removes a device, as [`configure`] does.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn delete(name: &str) -> Result<(), NetlinkError> {
+    on_a_thread(async |netlink| netlink.delete(name).await)
+}
+
+/// Runs `ask` to its end on a thread of its own; blocking on a runtime within a runtime is not allowed.
+fn on_a_thread<T: Send>(
+    ask: impl AsyncFnOnce(&Netlink) -> Result<T, NetlinkError> + Send,
+) -> Result<T, NetlinkError> {
+    let work = || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .map_err(NetlinkError::Socket)?;
+        runtime.block_on(async { ask(&Netlink::connect()?).await })
+    };
+    std::thread::scope(|scope| match scope.spawn(work).join() {
+        Ok(outcome) => outcome,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+impl Netlink {
+    /// Connects. Call within a tokio runtime.
+    ///
+    /// # Errors
+    /// The system has no netlink, or no descriptors left.
+    pub fn connect() -> Result<Self, NetlinkError> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Socket)?;
+        Ok(Self { handle, connection: tokio::spawn(connection) })
+    }
+
+    /// The device `name`.
+    ///
+    /// # Errors
+    /// There is none, or the kernel refuses.
+    pub async fn link(&self, name: &str) -> Result<Link, NetlinkError> {
+        let mut answer = self.handle.link().get().match_name(name.to_owned()).execute();
+        match answer.try_next().await {
+            Ok(Some(message)) => Ok(link_from(name, message)),
+            Ok(None) => Err(NetlinkError::NoDevice { device: name.into() }),
+            Err(error) => Err(refused(name, "find", error)),
+        }
+    }
+
+    /// Makes the device `name` as `options` say: sizes first, then addresses, up, routes.
+    ///
+    /// # Errors
+    /// At the first thing the kernel refuses.
+    pub async fn configure(&self, name: &str, options: &LinkOptions) -> Result<(), NetlinkError> {
+        let index = self.link(name).await?.index;
+        if let Some(mtu) = options.mtu {
+            let change = LinkUnspec::new_with_index(index).mtu(mtu);
+            self.set(name, "set the mtu of", change).await?;
+        }
+        if let Some(len) = options.queue_len {
+            let change = LinkUnspec::new_with_index(index).txqueuelen(len);
+            self.set(name, "set the queue length of", change).await?;
+        }
+        for (address, prefix) in &options.addresses {
+            let request = self.handle.address().add(index, *address, *prefix);
+            request.execute().await.map_err(|error| refused(name, "add an address to", error))?;
+        }
+        let change = LinkUnspec::new_with_index(index);
+        match options.up {
+            Some(true) => self.set(name, "set up", change.up()).await?,
+            Some(false) => self.set(name, "take down", change.down()).await?,
+            None => {}
+        }
+        for route in &options.routes {
+            let message = route.message(index).ok_or_else(|| NetlinkError::Refused {
+                device: name.into(),
+                doing: "add a route by",
+                source: io::ErrorKind::InvalidInput.into(),
+            })?;
+            let request = self.handle.route().add(message);
+            request.execute().await.map_err(|error| refused(name, "add a route by", error))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the device `name`.
+    ///
+    /// # Errors
+    /// There is none, or the kernel refuses.
+    pub async fn delete(&self, name: &str) -> Result<(), NetlinkError> {
+        let index = self.link(name).await?.index;
+        let request = self.handle.link().del(index);
+        request.execute().await.map_err(|error| refused(name, "remove", error))
+    }
+
+    /// Moves the device `name` into a network namespace.
+    ///
+    /// # Errors
+    /// There is none, or the kernel refuses.
+    pub async fn move_to(&self, name: &str, namespace: impl AsFd) -> Result<(), NetlinkError> {
+        let index = self.link(name).await?.index;
+        let fd = namespace.as_fd().as_raw_fd();
+        let change = LinkUnspec::new_with_index(index).setns_by_fd(fd);
+        self.set(name, "move", change).await
+    }
+
+    /// The kind of the device's root queue discipline (`cake`, `fq_codel`, `noqueue`, …); `None` if it
+    /// has none.
+    ///
+    /// # Errors
+    /// There is no such device, or the kernel refuses.
+    pub async fn qdisc_kind(&self, name: &str) -> Result<Option<String>, NetlinkError> {
+        const ROOT: u32 = u32::MAX;
+        let index = self.link(name).await?.index;
+        let wanted = i32::try_from(index).unwrap_or(i32::MAX);
+        let mut answer = self.handle.qdisc().get().index(wanted).execute();
+        while let Some(qdisc) =
+            answer.try_next().await.map_err(|error| refused(name, "ask for the qdisc of", error))?
+        {
+            if qdisc.header.index != wanted || u32::from(qdisc.header.parent) != ROOT {
+                continue;
+            }
+            return Ok(qdisc.attributes.into_iter().find_map(|attribute| match attribute {
+                TcAttribute::Kind(kind) => Some(kind),
+                _ => None,
+            }));
+        }
+        Ok(None)
+    }
+
+    async fn set(
+        &self,
+        name: &str,
+        doing: &'static str,
+        change: LinkMessageBuilder<LinkUnspec>,
+    ) -> Result<(), NetlinkError> {
+        let request = self.handle.link().set(change.build());
+        request.execute().await.map_err(|error| refused(name, doing, error))
+    }
+}
+
+impl Drop for Netlink {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+impl Route {
+    /// Fails if the prefix is longer than its address, or the gateway of the other family.
+    fn message(&self, index: u32) -> Option<RouteMessage> {
+        let (to, prefix) = self.destination;
+        let route = RouteMessageBuilder::<IpAddr>::new().output_interface(index);
+        let route = route.destination_prefix(to, prefix).ok()?;
+        let route = match self.gateway {
+            Some(gateway) => route.gateway(gateway).ok()?,
+            None => route,
+        };
+        Some(route.build())
+    }
+}
+
+fn link_from(name: &str, message: LinkMessage) -> Link {
+    let mut link = Link {
+        name: name.into(),
+        index: message.header.index,
+        mtu: 0,
+        queue_len: 0,
+        stats: LinkStats::default(),
+    };
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+            LinkAttribute::TxQueueLen(len) => link.queue_len = len,
+            LinkAttribute::Stats64(stats) => {
+                link.stats = LinkStats {
+                    rx_packets: stats.rx_packets,
+                    rx_bytes: stats.rx_bytes,
+                    rx_dropped: stats.rx_dropped,
+                    tx_packets: stats.tx_packets,
+                    tx_bytes: stats.tx_bytes,
+                    tx_dropped: stats.tx_dropped,
+                };
+            }
+            _ => {}
+        }
+    }
+    link
+}
+
+fn refused(device: &str, doing: &'static str, error: rtnetlink::Error) -> NetlinkError {
+    let device = device.to_owned();
+    let source = match error {
+        rtnetlink::Error::NetlinkError(message) => message.to_io(),
+        other => io::Error::other(other),
+    };
+    if matches!(source.raw_os_error(), Some(libc::ENODEV)) {
+        return NetlinkError::NoDevice { device };
+    }
+    NetlinkError::Refused { device, doing, source }
+}

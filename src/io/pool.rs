@@ -1,0 +1,501 @@
+//! Where frames live between being read and being written.
+//!
+//! Problem: a 64 kB superpacket must not be copied, a 60-byte one must not hold 64 kB of memory while
+//! it is queued, and neither may cost an allocation.
+//! Source: our own; slabs in size classes are what kernels do for socket buffers.
+//! Law: a frame is read into the largest slot and moved to the smallest class that holds it; a slot
+//! whose last handle goes returns to its class, of which a bounded number is kept.
+//! Left out: threads. A pool belongs to one.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::{Rc, Weak};
+
+use crate::packet::dissect::{Dissected, Refused, dissect};
+use crate::packet::split::{Checksums, MAX_HEADERS, write_run};
+use crate::packet::vnet::VnetHeader;
+use crate::packet::{Frame, Layout, Meta, Network, Train, ecn};
+use crate::units::{FrameLen, MemSize};
+
+/// Slot sizes, and how many idle slots of each are kept (10 MiB in all).
+const CLASSES: [Class; 4] = [
+    Class { size: 2 * 1024, keep: 1024 },
+    Class { size: 8 * 1024, keep: 256 },
+    Class { size: 32 * 1024, keep: 64 },
+    // The largest superpacket a tap gives (65536, and a link-layer header with two VLAN tags), its vnet
+    // header, and room to tell "just fits" from "was cut short".
+    Class { size: 65_536 + 22 + VnetHeader::LEN + 96, keep: 64 },
+];
+const LARGEST: usize = CLASSES.len() - 1;
+
+/// What a queued segment costs besides its bytes: its share of queue, handle and slot bookkeeping.
+const SEGMENT_COST: u64 = 256;
+
+struct Class {
+    size: usize,
+    keep: usize,
+}
+
+/// A store of recycled buffers. Clones are handles to the same store.
+#[derive(Clone)]
+pub struct Pool {
+    shelves: Rc<Shelves>,
+}
+
+struct Shelves {
+    idle: RefCell<[Vec<Rc<Slot>>; CLASSES.len()]>,
+    allocated: Cell<u64>,
+}
+
+/// `[vnet header | frame]` in one piece, so that an unchanged frame is one write.
+struct Slot {
+    home: Weak<Shelves>,
+    class: usize,
+    frame_len: usize,
+    vnet: VnetHeader,
+    layout: Layout,
+    bytes: Box<[u8]>,
+}
+
+/// What became of one read.
+pub enum Fill {
+    /// A frame.
+    Frame(Received),
+    /// A frame larger than any slot; what was read of it is gone.
+    Truncated,
+    /// Bytes that no discipline can take.
+    Refused(Refused),
+}
+
+/// A frame and what the discipline needs to know of it.
+pub struct Received {
+    /// The frame.
+    pub frame: FrameBuf,
+    /// What it is.
+    pub meta: Meta,
+}
+
+/// A frame in a pool, or one segment of it: a handle, cheap to make and to move.
+pub struct FrameBuf {
+    slot: Rc<Slot>,
+    part: Part,
+    /// Changes that could not be made in place because other handles share the bytes; made on writing.
+    ce: bool,
+    washed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    Segment(u16),
+}
+
+/// Room to rewrite headers in; a port has one and uses it for every frame.
+pub struct Scratch([u8; VnetHeader::LEN + MAX_HEADERS]);
+
+/// A frame as the bytes to write, vnet header first: `head`, then `payload`.
+#[derive(Clone, Copy, Debug)]
+pub struct Wire<'a> {
+    /// Vnet header and headers, or all of it.
+    pub head: &'a [u8],
+    /// What follows; empty where `head` is all.
+    pub payload: &'a [u8],
+}
+
+impl Pool {
+    /// An empty pool: it grows with what is queued.
+    #[must_use]
+    pub fn new() -> Self {
+        let idle = CLASSES.map(|class| Vec::with_capacity(class.keep));
+        Self { shelves: Rc::new(Shelves { idle: RefCell::new(idle), allocated: Cell::new(0) }) }
+    }
+
+    /// Reads one frame, vnet header first, with `read`, and dissects it.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn fill(&self, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<Fill> {
+        let mut slot = self.take(LARGEST);
+        let bytes = &mut sole(&mut slot).bytes;
+        let outcome = read(bytes);
+        let room = bytes.len();
+        let len = match outcome {
+            Ok(len) => len,
+            Err(error) => {
+                self.shelves.put(slot);
+                return Err(error);
+            }
+        };
+        if len >= room {
+            self.shelves.put(slot);
+            return Ok(Fill::Truncated);
+        }
+        let mut frame =
+            FrameBuf { slot: self.fitted(slot, len), part: Part::Whole, ce: false, washed: false };
+        Ok(match frame.examine(len) {
+            Ok(meta) => Fill::Frame(Received { frame, meta }),
+            Err(reason) => Fill::Refused(reason),
+        })
+    }
+
+    /// Slots made since the pool began; it stands still once the pool is warm.
+    #[must_use]
+    pub fn allocated(&self) -> u64 {
+        self.shelves.allocated.get()
+    }
+
+    /// Bytes held by idle slots.
+    #[must_use]
+    pub fn idle_bytes(&self) -> usize {
+        let idle = self.shelves.idle.borrow();
+        idle.iter().zip(&CLASSES).map(|(shelf, class)| shelf.len() * class.size).sum()
+    }
+
+    /// A slot nobody else has.
+    fn take(&self, class: usize) -> Rc<Slot> {
+        if let Some(slot) = self.shelves.idle.borrow_mut()[class].pop() {
+            return slot;
+        }
+        self.shelves.allocated.set(self.shelves.allocated.get() + 1);
+        Rc::new(Slot {
+            home: Rc::downgrade(&self.shelves),
+            class,
+            frame_len: 0,
+            vnet: VnetHeader::PLAIN,
+            layout: Layout::default(),
+            bytes: vec![0; CLASSES[class].size].into_boxed_slice(),
+        })
+    }
+
+    /// The first `len` bytes of `slot`, in the smallest class that holds them.
+    fn fitted(&self, slot: Rc<Slot>, len: usize) -> Rc<Slot> {
+        let fits = CLASSES.iter().position(|class| len <= class.size).unwrap_or(LARGEST);
+        if fits >= slot.class {
+            return slot;
+        }
+        let mut smaller = self.take(fits);
+        sole(&mut smaller).bytes[..len].copy_from_slice(&slot.bytes[..len]);
+        self.shelves.put(slot);
+        smaller
+    }
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Shelves {
+    fn put(&self, slot: Rc<Slot>) {
+        let class = slot.class;
+        let shelf = &mut self.idle.borrow_mut()[class];
+        if shelf.len() < CLASSES[class].keep {
+            shelf.push(slot);
+        }
+    }
+}
+
+fn sole(slot: &mut Rc<Slot>) -> &mut Slot {
+    Rc::get_mut(slot).expect("a slot off the shelf has one handle")
+}
+
+impl Slot {
+    fn frame(&self) -> &[u8] {
+        &self.bytes[VnetHeader::LEN..][..self.frame_len]
+    }
+}
+
+impl FrameBuf {
+    /// The bytes of the frame, without vnet header; of the whole superpacket for a segment of one, and
+    /// without what is only made on writing. For tests and captures; ports use [`FrameBuf::wire`].
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.slot.frame()
+    }
+
+    /// Its length on its own, vnet header not counted.
+    #[must_use]
+    pub fn frame_len(&self) -> FrameLen {
+        let bytes = match (self.part, &self.slot.layout.train) {
+            (Part::Segment(index), Some(Train { segments, .. })) => {
+                let (mss, headers) = (usize::from(segments.mss), usize::from(segments.header_len));
+                let rest = self.slot.frame_len.saturating_sub(mss * usize::from(index));
+                rest.min(mss + headers)
+            }
+            _ => self.slot.frame_len,
+        };
+        FrameLen(u32::try_from(bytes).unwrap_or(u32::MAX))
+    }
+
+    /// The bytes to write.
+    #[must_use]
+    pub fn wire<'a>(&'a self, scratch: &'a mut Scratch) -> Wire<'a> {
+        match (self.part, self.slot.layout.train) {
+            (Part::Whole, _) if !self.ce && !self.washed => self.unchanged(),
+            (Part::Segment(index), Some(_)) => self.run(index..index + 1, scratch),
+            (_, Some(train)) => self.run(0..train.segments.count, scratch),
+            (_, None) => self.rewritten(scratch),
+        }
+    }
+
+    fn unchanged(&self) -> Wire<'_> {
+        let len = VnetHeader::LEN + self.slot.frame_len;
+        Wire { head: &self.slot.bytes[..len], payload: &[] }
+    }
+
+    /// Neighbouring segments of a superpacket.
+    fn run<'a>(&'a self, run: core::ops::Range<u16>, scratch: &'a mut Scratch) -> Wire<'a> {
+        let Slot { vnet, layout, .. } = &*self.slot;
+        let train = layout.train.as_ref().expect("only called for a train");
+        let frame = self.slot.frame();
+        let (head, headers) = scratch.0.split_at_mut(VnetHeader::LEN);
+        let run = write_run(frame, vnet, train, layout, run, self.ce, Checksums::Partial, headers);
+        if self.washed {
+            ecn::wash(&mut headers[..run.header_len], layout);
+        }
+        head.copy_from_slice(&run.vnet.encode());
+        Wire { head: &scratch.0[..VnetHeader::LEN + run.header_len], payload: &frame[run.payload] }
+    }
+
+    /// An ordinary frame whose bytes are shared: its first bytes, changed, then the rest as it is.
+    fn rewritten<'a>(&'a self, scratch: &'a mut Scratch) -> Wire<'a> {
+        let bytes = self.unchanged().head;
+        let (first, rest) = bytes.split_at(bytes.len().min(scratch.0.len()));
+        let head = &mut scratch.0[..first.len()];
+        head.copy_from_slice(first);
+        let (headers, layout) = (&mut head[VnetHeader::LEN..], &self.slot.layout);
+        if self.ce {
+            ecn::set_ce(headers, layout);
+        }
+        if self.washed {
+            ecn::wash(headers, layout);
+        }
+        Wire { head, payload: rest }
+    }
+
+    /// Reads vnet header and headers of a slot just filled with `len` bytes.
+    fn examine(&mut self, len: usize) -> Result<Meta, Refused> {
+        let slot = sole(&mut self.slot);
+        let held = MemSize(u64::try_from(slot.bytes.len()).unwrap_or(u64::MAX));
+        // Shorter than a vnet header: an empty frame, which `dissect` refuses by name.
+        let frame_len = len.saturating_sub(VnetHeader::LEN);
+        let vnet = slot.bytes.first_chunk().map_or(VnetHeader::PLAIN, VnetHeader::decode);
+        let frame = &slot.bytes[VnetHeader::LEN..][..frame_len];
+        let Dissected { mut meta, layout } = dissect(frame, &vnet, held)?;
+        (slot.frame_len, slot.vnet, slot.layout) = (frame_len, vnet, layout);
+        meta.truesize += MemSize(SEGMENT_COST * u64::from(meta.segments.count));
+        Ok(meta)
+    }
+
+    /// The bytes of a frame that may be changed in place: a whole one that nobody else holds.
+    fn own(&mut self) -> Option<&mut Slot> {
+        match self.part {
+            Part::Whole => Rc::get_mut(&mut self.slot),
+            Part::Segment(_) => None,
+        }
+    }
+}
+
+impl Frame for FrameBuf {
+    fn mark_ce(&mut self) -> bool {
+        if let Some(Slot { bytes, frame_len, layout, .. }) = self.own() {
+            return ecn::set_ce(&mut bytes[VnetHeader::LEN..][..*frame_len], layout);
+        }
+        self.ce = self.slot.layout.ecn.takes_ce();
+        self.ce
+    }
+
+    fn wash(&mut self) -> bool {
+        if let Some(Slot { bytes, frame_len, layout, .. }) = self.own() {
+            return ecn::wash(&mut bytes[VnetHeader::LEN..][..*frame_len], layout);
+        }
+        self.washed = self.slot.layout.network != Network::Other;
+        self.washed
+    }
+
+    fn segment(&self, index: u16) -> Self {
+        let part = self.slot.layout.train.map_or(Part::Whole, |_| Part::Segment(index));
+        Self { slot: Rc::clone(&self.slot), part, ce: self.ce, washed: self.washed }
+    }
+}
+
+impl Drop for FrameBuf {
+    fn drop(&mut self) {
+        if Rc::strong_count(&self.slot) > 1 {
+            return;
+        }
+        if let Some(home) = self.slot.home.upgrade() {
+            home.put(Rc::clone(&self.slot));
+        }
+    }
+}
+
+impl Scratch {
+    /// Fresh scratch.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self([0; VnetHeader::LEN + MAX_HEADERS])
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Wire<'_> {
+    /// Length of the frame, vnet header not counted.
+    #[must_use]
+    pub const fn frame_len(&self) -> usize {
+        (self.head.len() + self.payload.len()).saturating_sub(VnetHeader::LEN)
+    }
+}
+
+#[cfg(test)]
+pub(in crate::io) mod tests {
+    use super::*;
+    use crate::packet::Ecn;
+
+    /// Payload of each segment of [`train`].
+    pub(in crate::io) const TRAIN_PAYLOAD: usize = 1000;
+
+    /// An Ethernet frame of no protocol anyone knows.
+    pub(in crate::io) fn plain_frame(len: usize) -> Vec<u8> {
+        let mut frame = vec![0xa5; len];
+        frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+        frame
+    }
+
+    /// A TCP superpacket over IPv4, ECT(0); the payload of each segment is its number.
+    pub(in crate::io) fn train(segments: u8) -> (VnetHeader, Vec<u8>) {
+        let payload = (0..segments).flat_map(|number| [number; TRAIN_PAYLOAD]);
+        let mut frame = vec![2; 12];
+        frame.extend([0x08, 0x00]);
+        let len = 40 + u16::from(segments) * 1000;
+        frame.extend([0x45, 0x02]);
+        frame.extend(len.to_be_bytes());
+        frame.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        let sum: u32 = frame[14..].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        let checksum = u16::try_from(!folded & 0xffff).expect("16 bits").to_be_bytes();
+        frame[24..26].copy_from_slice(&checksum);
+        frame
+            .extend([0x13, 0x89, 0x13, 0x88, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+        frame.extend(payload);
+        let vnet = VnetHeader {
+            flags: 1,
+            gso_type: 1,
+            hdr_len: 54,
+            gso_size: 1000,
+            csum_start: 34,
+            csum_offset: 16,
+        };
+        (vnet, frame)
+    }
+
+    fn filled(pool: &Pool, vnet: &VnetHeader, frame: &[u8]) -> Received {
+        let bytes = [&vnet.encode(), frame].concat();
+        let fill = pool.fill(|buffer| {
+            buffer[..bytes.len()].copy_from_slice(&bytes);
+            Ok(bytes.len())
+        });
+        match fill.expect("reading memory works") {
+            Fill::Frame(received) => received,
+            _ => panic!("a good frame"),
+        }
+    }
+
+    fn written(frame: &FrameBuf) -> Vec<u8> {
+        let mut scratch = Scratch::new();
+        let wire = frame.wire(&mut scratch);
+        [&wire.head[VnetHeader::LEN..], wire.payload].concat()
+    }
+
+    fn ecn_of(bytes: &[u8]) -> Ecn {
+        Ecn::from_tos(bytes[15])
+    }
+
+    #[test]
+    fn a_small_frame_holds_a_small_slot() {
+        let pool = Pool::new();
+        let small = filled(&pool, &VnetHeader::PLAIN, &plain_frame(60));
+        assert_eq!(small.meta.truesize, MemSize(2048 + 256));
+        let (vnet, bytes) = train(40);
+        let large = filled(&pool, &vnet, &bytes);
+        assert!(large.meta.truesize >= MemSize(65_536 + 40 * 256));
+        assert_eq!((large.frame.bytes(), written(&large.frame)), (&*bytes, bytes.clone()));
+    }
+
+    #[test]
+    fn a_warm_pool_allocates_nothing() {
+        let pool = Pool::new();
+        let (vnet, bytes) = train(40);
+        let mut warm = 0;
+        for round in 0..10 {
+            let held: Vec<_> = (0..20)
+                .map(|i| match i % 2 {
+                    0 => filled(&pool, &vnet, &bytes).frame.segment(3),
+                    _ => filled(&pool, &VnetHeader::PLAIN, &plain_frame(60)).frame,
+                })
+                .collect();
+            if round == 0 {
+                warm = pool.allocated();
+            }
+            assert_eq!(pool.allocated(), warm, "round {round}");
+            drop(held);
+        }
+    }
+
+    #[test]
+    fn idle_memory_is_bounded() {
+        let pool = Pool::new();
+        let (vnet, bytes) = train(40);
+        let held: Vec<_> = (0..300).map(|_| filled(&pool, &vnet, &bytes)).collect();
+        drop(held);
+        assert!(pool.idle_bytes() < 64 * 66_000, "{} bytes idle", pool.idle_bytes());
+    }
+
+    #[test]
+    fn marking_one_segment_leaves_the_others_as_they_are() {
+        let pool = Pool::new();
+        let (vnet, bytes) = train(3);
+        let whole = filled(&pool, &vnet, &bytes).frame;
+        let [first, mut second, third] = [0, 1, 2].map(|index| whole.segment(index));
+        assert!(second.mark_ce());
+        let marks = [first, second, third].map(|segment| ecn_of(&written(&segment)));
+        assert_eq!(marks, [Ecn::Ect0, Ecn::Ce, Ecn::Ect0]);
+    }
+
+    #[test]
+    fn a_shared_frame_is_changed_on_writing_only() {
+        let pool = Pool::new();
+        let (_, mut bytes) = train(1);
+        bytes[15] = 0xba;
+        let whole = filled(&pool, &VnetHeader::PLAIN, &bytes).frame;
+        let mut other = whole.segment(0);
+        assert!(other.mark_ce() && other.wash());
+        assert_eq!((written(&whole)[15], written(&other)[15]), (0xba, 0x03));
+    }
+
+    #[test]
+    fn a_frame_of_our_own_is_changed_in_place() {
+        let pool = Pool::new();
+        let (vnet, bytes) = train(2);
+        let mut whole = filled(&pool, &vnet, &bytes).frame;
+        assert!(whole.mark_ce());
+        assert_eq!(ecn_of(whole.bytes()), Ecn::Ce);
+        assert!(!filled(&pool, &VnetHeader::PLAIN, &plain_frame(60)).frame.mark_ce());
+    }
+
+    #[test]
+    fn frames_that_are_too_long_or_too_short_are_told_apart() {
+        let pool = Pool::new();
+        let fill = pool.fill(|buffer| Ok(buffer.len()));
+        assert!(matches!(fill, Ok(Fill::Truncated)));
+        for len in [0, 9, 12] {
+            assert!(matches!(pool.fill(|_| Ok(len)), Ok(Fill::Refused(_))), "{len} bytes");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What a port is.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use super::pool::{Fill, FrameBuf, Pool, Received};
+use crate::packet::dissect::Refused;
+use crate::time::Instant;
+
+/// Where frames come from and go to.
+///
+/// Methods never block. A port that is sent to may keep frames until [`Port::flush`].
+pub trait Port {
+    /// What people call it.
+    fn name(&self) -> &str;
+
+    /// Reads one frame. After [`Recv::Empty`], [`Port::poll_readable`] tells of the next.
+    ///
+    /// # Errors
+    /// The port can no longer be read: it is gone, or the system refuses.
+    fn try_recv(&mut self, pool: &Pool) -> Result<Recv, PortError>;
+
+    /// Sends one frame, or one segment of a superpacket. A frame that the port refuses is dropped and
+    /// counted; that is no error.
+    ///
+    /// # Errors
+    /// The port can no longer be written: it is gone, or the system refuses.
+    fn send(&mut self, frame: FrameBuf) -> Result<(), PortError>;
+
+    /// Rings the doorbell: what was sent since the last time must leave now. Once per batch.
+    ///
+    /// # Errors
+    /// As [`Port::send`].
+    fn flush(&mut self) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    /// Ready when [`Port::try_recv`] is worth calling; until then, `cx` is woken when it is.
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>>;
+
+    /// When [`Port::advance`] next has something to do by itself. `None` for ports without inner time.
+    fn next_due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Tells the port that it is `now`: before anything else in a batch.
+    ///
+    /// # Errors
+    /// As [`Port::send`].
+    fn advance(&mut self, now: Instant) -> Result<(), PortError> {
+        let _ = now;
+        Ok(())
+    }
+
+    /// What went through, and what did not.
+    fn counters(&self) -> Counters;
+}
+
+/// What a read gave.
+pub enum Recv {
+    /// A frame.
+    Frame(Received),
+    /// A frame that cannot be taken; it is counted and gone. There may be more.
+    Skipped,
+    /// Nothing to read.
+    Empty,
+}
+
+/// Why a port stopped working.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The device was removed.
+    #[error("{port} is gone: the device was removed")]
+    Gone {
+        /// The port.
+        port: String,
+    },
+    /// The system refuses.
+    #[error("cannot {doing} {port}: {source}")]
+    Refused {
+        /// The port.
+        port: String,
+        /// `read`, `write`, ….
+        doing: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What went through a port, and what did not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames read, a superpacket counting as one.
+    pub frames_in: u64,
+    /// Bytes of frames read.
+    pub bytes_in: u64,
+    /// Reads that gave something.
+    pub reads: u64,
+    /// The largest frame read.
+    pub largest_read: u32,
+    /// Frames that were larger than any buffer, dropped.
+    pub truncated: u64,
+    /// Frames that could not be dissected, dropped, by reason.
+    pub refused: Vec<(Refused, u64)>,
+    /// Frames written, a run counting as one.
+    pub frames_out: u64,
+    /// Bytes of frames written.
+    pub bytes_out: u64,
+    /// Frames that could not be written, dropped.
+    pub write_errors: WriteErrors,
+}
+
+/// Frames that a port did not take, by what it said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteErrors {
+    /// The frame or its vnet header was found wrong (`EINVAL`).
+    pub invalid: u64,
+    /// The link is down (`EIO`).
+    pub down: u64,
+    /// No buffers or memory (`ENOBUFS`, `ENOMEM`).
+    pub no_buffers: u64,
+    /// No room now (`EAGAIN`), or more than the port holds.
+    pub full: u64,
+}
+
+impl Counters {
+    /// Counts a read.
+    pub(super) fn count_fill(&mut self, fill: Fill) -> Recv {
+        self.reads += 1;
+        match fill {
+            Fill::Frame(received) => {
+                let len = received.meta.len.bytes();
+                self.frames_in += 1;
+                self.bytes_in += u64::from(len);
+                self.largest_read = self.largest_read.max(len);
+                return Recv::Frame(received);
+            }
+            Fill::Truncated => self.truncated += 1,
+            Fill::Refused(reason) => self.count_refused(reason),
+        }
+        Recv::Skipped
+    }
+
+    fn count_refused(&mut self, reason: Refused) {
+        match self.refused.iter_mut().find(|(seen, _)| *seen == reason) {
+            Some((_, count)) => *count += 1,
+            None => self.refused.push((reason, 1)),
+        }
+    }
+
+    /// Counts a frame written.
+    pub(super) fn count_sent(&mut self, len: usize) {
+        self.frames_out += 1;
+        self.bytes_out += u64::try_from(len).unwrap_or(u64::MAX);
+    }
+}
+
+impl WriteErrors {
+    /// All of them.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.invalid + self.down + self.no_buffers + self.full
+    }
+}

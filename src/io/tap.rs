@@ -1,0 +1,334 @@
+//! A tap: a network device whose wire is this program.
+//!
+//! Problem: one read or write per 1500-byte frame costs more than everything else together.
+//! Source: the kernel's tun driver; measured, a superpacket costs a tenth per segment.
+//! Law: the tap has a vnet header and every offload the kernel knows, so that superpackets are read and
+//! written whole, with checksums left unfinished.
+//! Left out: several queues; big TCP, which a tap does not give (its superpackets end at 64 kB).
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use tokio::io::unix::AsyncFd;
+
+use super::netlink::{self, LinkOptions, NetlinkError};
+use super::pool::{FrameBuf, Pool, Scratch, Wire};
+use super::port::{Counters, Port, PortError, Recv};
+use super::sys::{self, IFF_NO_PI, IFF_TAP, IFF_VNET_HDR, offload};
+use crate::packet::vnet::VnetHeader;
+
+const TUN: &str = "/dev/net/tun";
+
+/// What to ask of a tap, best first; an older kernel knows less.
+const OFFLOADS: [u32; 5] = [
+    offload::CHECKSUM | offload::TCP | offload::TCP_ECN | offload::UDP,
+    offload::CHECKSUM | offload::TCP | offload::TCP_ECN,
+    offload::CHECKSUM | offload::TCP,
+    offload::CHECKSUM,
+    0,
+];
+
+/// What a tap shall be like; `None` leaves a thing as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TapOptions {
+    /// Largest frame without its Ethernet header.
+    pub mtu: Option<u32>,
+    /// Frames, superpackets counting as one, that wait in the device for us to read them; what comes on
+    /// top is lost before any discipline sees it.
+    pub queue_len: Option<u32>,
+}
+
+/// An open tap. It belongs to the network namespace of the thread that opened it and can be used from
+/// any; unless it was made persistent it goes when this value does.
+#[derive(Debug)]
+pub struct Tap {
+    fd: OwnedFd,
+    name: String,
+    offloads: u32,
+}
+
+/// Why a tap could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Not the name of a device.
+    #[error(
+        "\"{name}\" cannot name a tap: give 1 to 15 bytes without \"/\", \":\" and spaces, \
+         and not \".\" or \"..\""
+    )]
+    Name {
+        /// The port.
+        name: String,
+    },
+    /// No tun driver.
+    #[error(
+        "cannot open {name}: there is no /dev/net/tun; load the module with \"modprobe tun\", \
+         or pass the device into the container"
+    )]
+    NoTun {
+        /// The port.
+        name: String,
+    },
+    /// The driver is out of reach.
+    #[error(
+        "cannot open {name}: this user may not open /dev/net/tun; run as root, \
+         or have it opened up with \"chmod 666 /dev/net/tun\""
+    )]
+    NoAccess {
+        /// The port.
+        name: String,
+    },
+    /// Not allowed.
+    #[error("cannot open {name}: not permitted; run as root or with CAP_NET_ADMIN")]
+    NotPermitted {
+        /// The port.
+        name: String,
+    },
+    /// Somebody has it.
+    #[error("cannot open {name}: another program holds it; stop that one, or choose another name")]
+    Busy {
+        /// The port.
+        name: String,
+    },
+    /// There is such a device, but it is something else.
+    #[error(
+        "cannot open {name}: there is a device of that name and it is not a tap with one queue; \
+         choose another name"
+    )]
+    NotATap {
+        /// The port.
+        name: String,
+    },
+    /// No superpackets.
+    #[error("cannot open {name}: this system's taps have no vnet header (IFF_VNET_HDR)")]
+    NoVnetHeader {
+        /// The port.
+        name: String,
+    },
+    /// It was opened, but not as asked.
+    #[error("cannot set up {name}: {source}")]
+    Options {
+        /// The port.
+        name: String,
+        /// What was refused.
+        source: NetlinkError,
+    },
+    /// Anything else.
+    #[error("cannot open {name}: {source}")]
+    System {
+        /// The port.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Tap {
+    /// Opens the tap `name`, creating it if there is none, in the calling thread's network namespace. A
+    /// `%d` in the name stands for the first free number.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(name: &str, options: &TapOptions) -> Result<Self, OpenError> {
+        check_name(name)?;
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd =
+            rustix::fs::open(TUN, flags, Mode::empty()).map_err(|errno| open_error(name, errno))?;
+        let existed = rustix::net::netdevice::name_to_index(&fd_for_names(name)?, name).is_ok();
+        let flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
+        let name = sys::tun_attach(&fd, name, flags)
+            .map_err(|error| attach_error(name, existed, &fd, error))?;
+        sys::tun_set_vnet_header_len(&fd, VnetHeader::LEN)
+            .map_err(|source| OpenError::System { name: name.clone(), source })?;
+        let offloads = best_offloads(&fd)
+            .map_err(|source| OpenError::System { name: name.clone(), source })?;
+        let tap = Self { fd, name, offloads };
+        tap.set_up(options)?;
+        Ok(tap)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the kernel leaves to us, as `TUN_F_*` bits: 0x6f is all there is.
+    #[must_use]
+    pub const fn offloads(&self) -> u32 {
+        self.offloads
+    }
+
+    fn set_up(&self, options: &TapOptions) -> Result<(), OpenError> {
+        let TapOptions { mtu, queue_len } = *options;
+        if mtu.is_none() && queue_len.is_none() {
+            return Ok(());
+        }
+        let options = LinkOptions { mtu, queue_len, ..LinkOptions::default() };
+        netlink::configure(&self.name, &options)
+            .map_err(|source| OpenError::Options { name: self.name.clone(), source })
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn check_name(name: &str) -> Result<(), OpenError> {
+    let wrong = name.is_empty()
+        || name.len() >= sys::NAME_SIZE
+        || name == "."
+        || name == ".."
+        || name.contains(|c: char| c == '/' || c == ':' || c == '\0' || c.is_whitespace());
+    if wrong { Err(OpenError::Name { name: name.into() }) } else { Ok(()) }
+}
+
+/// A socket, which is what names of devices are asked of.
+fn fd_for_names(name: &str) -> Result<OwnedFd, OpenError> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| OpenError::System { name: name.into(), source: errno.into() })
+}
+
+fn open_error(name: &str, errno: Errno) -> OpenError {
+    let name = name.to_owned();
+    match errno {
+        Errno::NOENT | Errno::NXIO | Errno::NODEV => OpenError::NoTun { name },
+        Errno::ACCESS => OpenError::NoAccess { name },
+        Errno::PERM => OpenError::NotPermitted { name },
+        _ => OpenError::System { name, source: errno.into() },
+    }
+}
+
+/// The kernel says `EINVAL` both of a device of another kind and of flags it does not know.
+fn attach_error(name: &str, existed: bool, tun: &OwnedFd, source: io::Error) -> OpenError {
+    let name = name.to_owned();
+    match Errno::from_io_error(&source) {
+        Some(Errno::PERM | Errno::ACCESS) => OpenError::NotPermitted { name },
+        Some(Errno::BUSY) => OpenError::Busy { name },
+        Some(Errno::INVAL) if !knows_vnet_headers(tun) => OpenError::NoVnetHeader { name },
+        Some(Errno::INVAL | Errno::EXIST) if existed => OpenError::NotATap { name },
+        _ => OpenError::System { name, source },
+    }
+}
+
+fn knows_vnet_headers(tun: &OwnedFd) -> bool {
+    sys::tun_features(tun).is_ok_and(|features| features & u32::from(IFF_VNET_HDR) != 0)
+}
+
+/// Sets the most offloads the kernel takes. They belong to the device, not to us: one that was used
+/// before may come with others set, so the last try, none at all, has to succeed.
+fn best_offloads(tap: &OwnedFd) -> io::Result<u32> {
+    let mut refusal = io::Error::from(io::ErrorKind::Unsupported);
+    for offloads in OFFLOADS {
+        match sys::tun_set_offload(tap, offloads) {
+            Ok(()) => return Ok(offloads),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(refusal)
+}
+
+/// A tap at work.
+pub struct TapPort {
+    name: String,
+    fd: AsyncFd<OwnedFd>,
+    scratch: Scratch,
+    counters: Counters,
+}
+
+impl TapPort {
+    /// Puts a tap to work. Call within a tokio runtime.
+    ///
+    /// # Errors
+    /// The system is out of resources.
+    pub fn new(tap: Tap) -> Result<Self, PortError> {
+        let Tap { fd, name, .. } = tap;
+        match sys::register(fd) {
+            Ok(fd) => Ok(Self { name, fd, scratch: Scratch::new(), counters: Counters::default() }),
+            Err(source) => Err(PortError::Refused { port: name, doing: "watch", source }),
+        }
+    }
+
+    /// Whether the device was removed. Of that epoll says `EPOLLERR` and nothing else, which tokio does
+    /// not count as readable: looking at the read side alone would sleep for ever.
+    fn hung_up(&self, cx: &mut Context<'_>) -> bool {
+        // Watched for reading only, the write side becomes ready for one reason: an error.
+        matches!(self.fd.poll_write_ready(cx), Poll::Ready(_))
+    }
+}
+
+impl Port for TapPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn try_recv(&mut self, pool: &Pool) -> Result<Recv, PortError> {
+        let fd = &self.fd;
+        let fill = pool.fill(|buffer| {
+            fd.try_io(tokio::io::Interest::READABLE, |fd| Ok(rustix::io::read(fd, buffer)?))
+        });
+        match fill {
+            Ok(fill) => Ok(self.counters.count_fill(fill)),
+            Err(error) => match Errno::from_io_error(&error) {
+                Some(Errno::INTR) => Ok(Recv::Skipped),
+                _ if error.kind() == io::ErrorKind::WouldBlock => Ok(Recv::Empty),
+                _ => Err(port_error(&self.name, "read", error)),
+            },
+        }
+    }
+
+    fn send(&mut self, frame: FrameBuf) -> Result<(), PortError> {
+        let wire = frame.wire(&mut self.scratch);
+        match write(self.fd.get_ref(), wire) {
+            Ok(()) => self.counters.count_sent(wire.frame_len()),
+            Err(errno) => {
+                let errors = &mut self.counters.write_errors;
+                match errno {
+                    Errno::INVAL => errors.invalid += 1,
+                    Errno::IO => errors.down += 1,
+                    Errno::NOBUFS | Errno::NOMEM => errors.no_buffers += 1,
+                    Errno::AGAIN => errors.full += 1,
+                    _ => return Err(port_error(&self.name, "write", errno.into())),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {
+        if self.hung_up(cx) {
+            return Poll::Ready(Err(PortError::Gone { port: self.name.clone() }));
+        }
+        let readable = ready!(self.fd.poll_read_ready(cx)).map(drop);
+        Poll::Ready(readable.map_err(|error| port_error(&self.name, "watch", error)))
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters.clone()
+    }
+}
+
+fn write(tap: &OwnedFd, wire: Wire<'_>) -> rustix::io::Result<()> {
+    rustix::io::retry_on_intr(|| {
+        if wire.payload.is_empty() {
+            return rustix::io::write(tap, wire.head);
+        }
+        rustix::io::writev(tap, &[IoSlice::new(wire.head), IoSlice::new(wire.payload)])
+    })
+    .map(drop)
+}
+
+/// A tap whose device was removed is no tap any more: `EBADFD`.
+fn port_error(name: &str, doing: &'static str, source: io::Error) -> PortError {
+    let port = name.to_owned();
+    match Errno::from_io_error(&source) {
+        Some(Errno::BADFD | Errno::NODEV | Errno::NXIO) => PortError::Gone { port },
+        _ => PortError::Refused { port, doing, source },
+    }
+}
