@@ -20,6 +20,8 @@ mod hash;
 mod host;
 mod overflow;
 mod overhead;
+#[cfg(test)]
+mod properties;
 mod shaper;
 mod stats;
 mod tin;
@@ -237,6 +239,12 @@ impl<F: Frame> Cake<F> {
         if change.resets_size_statistics() {
             self.lengths.reset_sizes();
         }
+    }
+
+    /// Memory that queued frames hold now.
+    #[must_use]
+    pub fn memory(&self) -> MemSize {
+        self.memory
     }
 
     /// The configuration in force.

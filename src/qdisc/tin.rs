@@ -131,7 +131,7 @@ impl Tin {
 
     /// A packet was appended to this queue (spec §1.1 step 10).
     pub fn activate(&mut self, slot: u16, dither: u16) {
-        match self.sets.set(slot) {
+        match self.set(slot) {
             Set::None | Set::Decaying => {
                 self.sets.append(slot, List::New);
                 self.set_state(slot, Set::Sparse);
@@ -149,7 +149,7 @@ impl Tin {
         if flow.deficit > 0 {
             return true;
         }
-        if self.sets.set(slot) == Set::Sparse {
+        if self.set(slot) == Set::Sparse {
             let next = if flow.packets.is_empty() { Set::SparseWait } else { Set::Bulk };
             self.set_state(slot, next);
         }
@@ -283,9 +283,14 @@ impl Tin {
         }
     }
 
+    /// The state of a flow.
+    pub(super) fn set(&self, slot: u16) -> Set {
+        self.sets.set(slot)
+    }
+
     /// The one place where a flow changes state: counts and host loads follow (spec §4.5).
     fn set_state(&mut self, slot: u16, to: Set) {
-        let from = self.sets.set(slot);
+        let from = self.set(slot);
         self.sets.change(slot, to);
         match (from == Set::Bulk, to == Set::Bulk) {
             (false, true) => self.join_hosts(slot),
@@ -296,7 +301,7 @@ impl Tin {
 
     fn assign_hosts(&mut self, slot: u16, hashes: HostHashes) {
         // A shared queue may be bulk: its account moves from the hosts it had to those it gets.
-        let bulk = self.sets.set(slot) == Set::Bulk;
+        let bulk = self.set(slot) == Set::Bulk;
         if bulk {
             self.leave_hosts(slot);
         }
@@ -332,17 +337,23 @@ impl Tin {
         }
     }
 
-    /// The quantum of a flow, divided by the load of its busier end (spec §4.6).
-    fn quantum(&self, slot: u16, dither: u16) -> i32 {
+    /// Bulk flows of a queue's source and destination host; 0 for a side that nobody is fair by.
+    pub(super) fn host_loads(&self, slot: u16) -> (u16, u16) {
         let flow = &self.flows[usize::from(slot)];
-        let mut load = 1;
+        let (mut sources, mut destinations) = (0, 0);
         if self.isolation.fair_by_source() {
-            load = load.max(self.sources.bulk_flows(flow.source_host));
+            sources = self.sources.bulk_flows(flow.source_host);
         }
         if self.isolation.fair_by_destination() {
-            load = load.max(self.destinations.bulk_flows(flow.destination_host));
+            destinations = self.destinations.bulk_flows(flow.destination_host);
         }
-        host::quantum(self.flow_quantum, load, dither)
+        (sources, destinations)
+    }
+
+    /// The quantum of a flow, divided by the load of its busier end (spec §4.6).
+    fn quantum(&self, slot: u16, dither: u16) -> i32 {
+        let (sources, destinations) = self.host_loads(slot);
+        host::quantum(self.flow_quantum, sources.max(destinations), dither)
     }
 
     fn count_unresponsive(&mut self, blue: Blue) {
