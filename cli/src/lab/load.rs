@@ -81,7 +81,9 @@ impl Flows {
         let connected: io::Result<Vec<_>> = thread::scope(|scope| {
             let threads: Vec<_> = (0..count).map(|_| scope.spawn(&connect)).collect();
             let joined = threads.into_iter().map(|thread| thread.join());
-            joined.map(|outcome| outcome.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))).collect()
+            joined
+                .map(|outcome| outcome.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+                .collect()
         });
         let clients = connected.map_err(|source| LoadError::Connect { address, source })?;
         let servers = accept(count, listener).map_err(LoadError::Accept)?;
@@ -139,7 +141,8 @@ fn accept(count: usize, listener: &TcpListener) -> io::Result<Vec<TcpStream>> {
 
 fn use_congestion(socket: &TcpStream, name: &str) -> Result<(), LoadError> {
     set_tcp_congestion(socket, name).map_err(|errno| {
-        let offered = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+        let offered =
+            std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
         let offered = offered.map_or_else(|_| "unknown".to_owned(), |list| list.trim().to_owned());
         LoadError::Congestion { name: name.to_owned(), offered, source: errno.into() }
     })

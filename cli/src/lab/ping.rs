@@ -80,7 +80,8 @@ pub(crate) struct Rtts {
 
 impl Rtts {
     fn new() -> Self {
-        let times = Histogram::new_with_bounds(1, LONGEST_RTT, 3).expect("the bounds are constants");
+        let times =
+            Histogram::new_with_bounds(1, LONGEST_RTT, 3).expect("the bounds are constants");
         Self { sent: 0, times }
     }
 
