@@ -1,7 +1,7 @@
 //! The shortest relay between two taps: what any program between them costs at least.
 //!
-//! `relay LAN WAN` creates the taps, prints "ready" and copies frames both ways, one thread, one buffer,
-//! nothing queued, until it is killed. Measure a shaper against this.
+//! `relay LAN WAN` creates the taps, prints "ready" and copies frames both ways, one thread, one
+//! buffer, nothing queued, until it is killed. Measure a shaper against this.
 
 use std::error::Error;
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! A port behind a long wire: what is sent through it arrives later.
 //!
-//! Law: each frame leaves `delay` after it was sent, in order; frames beyond `cap` bytes are dropped and
-//! counted, as a wire drops nothing but a program must not grow without end.
+//! Law: each frame leaves `delay` after it was sent, in order; frames beyond `cap` bytes are
+//! dropped and counted, as a wire drops nothing but a program must not grow without end.
 //! Left out: loss, jitter, a rate. Reading is not delayed: delay one port of each path.
 
 use std::collections::VecDeque;

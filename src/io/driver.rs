@@ -1,11 +1,11 @@
 //! The loop: read, feed, drain, send, sleep.
 //!
-//! Problem: two directions share a thread; neither may starve, no frame may wait for anything but its
-//! discipline, and an idle bridge must cost nothing.
+//! Problem: two directions share a thread; neither may starve, no frame may wait for anything but
+//! its discipline, and an idle bridge must cost nothing.
 //! Source: the contract on the crate page.
-//! Law: [`Bridge::turn`] does a bounded share of all work at one instant and says when it wants to be
-//! called again; [`run`] does the waiting. Frames that arrive while we work wait in the device, so each
-//! path is read before it is drained.
+//! Law: [`Bridge::turn`] does a bounded share of all work at one instant and says when it wants to
+//! be called again; [`run`] does the waiting. Frames that arrive while we work wait in the device,
+//! so each path is read before it is drained.
 //! Left out: more than two ports; joining segments on the way out; limiting what a port holds.
 
 use std::future::poll_fn;
@@ -25,7 +25,7 @@ use crate::units::FrameLen;
 /// Most frames read of one port per turn, …
 const READ_FRAMES: u32 = 64;
 /// … and most bytes: four superpackets or so stay in a second-level cache until they are written.
-const READ_BYTES: u32 = 256 * 1024;
+const READ_BYTES: u32 = 64 * 1024;
 /// Most frames or segments drained of one discipline per turn.
 const SENT_FRAMES: u32 = 1024;
 
@@ -111,8 +111,8 @@ pub enum Command<D> {
 }
 
 impl<D: Discipline<FrameBuf>> Bridge<D> {
-    /// A bridge between two ports. `up` queues what is read of `lan` and leaves through `wan`, `down` the
-    /// other way.
+    /// A bridge between two ports. `up` queues what is read of `lan` and leaves through `wan`,
+    /// `down` the other way.
     #[must_use]
     pub fn new(lan: Box<dyn Port>, wan: Box<dyn Port>, up: D, down: D) -> Self {
         Self {
@@ -246,8 +246,9 @@ impl Next {
     }
 }
 
-/// Runs a bridge until it is told to stop, or every sender of commands is gone. Call on a current-thread
-/// tokio runtime; other tasks of it run while the bridge sleeps and once between turns.
+/// Runs a bridge until it is told to stop, or every sender of commands is gone. Call on a
+/// current-thread tokio runtime; other tasks of it run while the bridge sleeps and once between
+/// turns.
 ///
 /// # Errors
 /// A port stopped working. The error names it.

@@ -1,7 +1,7 @@
 //! Ports, buffers, timer, clock and the loop that drives them: everything that touches the system.
 //!
-//! From here the way to a discipline is short: [`driver::run`] sleeps, [`driver::Bridge::turn`] feeds
-//! and drains. All `unsafe` code of the crate lives in one private file, `sys.rs`.
+//! From here the way to a discipline is short: [`driver::run`] sleeps, [`driver::Bridge::turn`]
+//! feeds and drains. All `unsafe` code of the crate lives in one private file, `sys.rs`.
 
 pub mod clock;
 pub mod delayed;

@@ -1,9 +1,9 @@
 //! Network namespaces that live as long as a value, and root for those who are not.
 //!
-//! Problem: a test or a laboratory needs networks of its own and must leave nothing behind, not even
-//! when it is killed.
-//! Law: a namespace is held by a thread that lives in it; no name, no mount, no file. Threads, sockets
-//! and taps made inside hold it too.
+//! Problem: a test or a laboratory needs networks of its own and must leave nothing behind, not
+//! even when it is killed.
+//! Law: a namespace is held by a thread that lives in it; no name, no mount, no file. Threads,
+//! sockets and taps made inside hold it too.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -138,8 +138,8 @@ fn move_in() -> Result<(), NamespaceError> {
     Ok(netlink::configure("lo", &up)?)
 }
 
-/// Makes this process root of a user namespace and a network namespace of its own, where it may do what
-/// root may: open taps, make further namespaces. Call before any thread is started.
+/// Makes this process root of a user namespace and a network namespace of its own, where it may do
+/// what root may: open taps, make further namespaces. Call before any thread is started.
 ///
 /// # Errors
 /// Threads were started, or the system does not let users do this.

@@ -72,8 +72,8 @@ pub struct LinkStats {
     pub tx_packets: u64,
     /// Bytes transmitted.
     pub tx_bytes: u64,
-    /// Frames dropped instead of transmitted. On a tap: lost in the device's own queue, before we could
-    /// read them.
+    /// Frames dropped instead of transmitted. On a tap: lost in the device's own queue, before we
+    /// could read them.
     pub tx_dropped: u64,
 }
 
@@ -101,8 +101,8 @@ pub struct Route {
     pub gateway: Option<IpAddr>,
 }
 
-/// Sets up a device from a thread that has no runtime, or has one: a short-lived thread does the work,
-/// in the network namespace of the caller.
+/// Sets up a device from a thread that has no runtime, or has one: a short-lived thread does the
+/// work, in the network namespace of the caller.
 ///
 /// # Errors
 /// See [`NetlinkError`].
@@ -126,7 +126,8 @@ pub fn delete(name: &str) -> Result<(), NetlinkError> {
     on_a_thread(async |netlink| netlink.delete(name).await)
 }
 
-/// Runs `ask` to its end on a thread of its own; blocking on a runtime within a runtime is not allowed.
+/// Runs `ask` to its end on a thread of its own; blocking on a runtime within a runtime is not
+/// allowed.
 fn on_a_thread<T: Send>(
     ask: impl AsyncFnOnce(&Netlink) -> Result<T, NetlinkError> + Send,
 ) -> Result<T, NetlinkError> {
@@ -223,8 +224,8 @@ impl Netlink {
         self.set(name, "move", change).await
     }
 
-    /// The kind of the device's root queue discipline (`cake`, `fq_codel`, `noqueue`, …); `None` if it
-    /// has none.
+    /// The kind of the device's root queue discipline (`cake`, `fq_codel`, `noqueue`, …); `None` if
+    /// it has none.
     ///
     /// # Errors
     /// There is no such device, or the kernel refuses.

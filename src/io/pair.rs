@@ -1,7 +1,7 @@
 //! Two ports joined back to back in memory: what is sent by one is read by the other, as bytes.
 //!
-//! For tests, and as the twin of a tap without a kernel: frames are written and parsed again just as a
-//! tap would have it.
+//! For tests, and as the twin of a tap without a kernel: frames are written and parsed again just
+//! as a tap would have it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -96,7 +96,10 @@ impl Port for PairPort {
     }
 
     fn send(&mut self, frame: FrameBuf) -> Result<(), PortError> {
-        let wire = frame.wire(&mut self.scratch);
+        let Some(wire) = frame.wire(&mut self.scratch) else {
+            self.counters.write_errors.invalid += 1;
+            return Ok(());
+        };
         let mut lane = self.outgoing.borrow_mut();
         if lane.closed {
             return Err(PortError::Gone { port: self.name.clone() });

@@ -1,7 +1,7 @@
 //! Where frames live between being read and being written.
 //!
-//! Problem: a 64 kB superpacket must not be copied, a 60-byte one must not hold 64 kB of memory while
-//! it is queued, and neither may cost an allocation.
+//! Problem: a 64 kB superpacket must not be copied, a 60-byte one must not hold 64 kB of memory
+//! while it is queued, and neither may cost an allocation.
 //! Source: our own; slabs in size classes are what kernels do for socket buffers.
 //! Law: a frame is read into the largest slot and moved to the smallest class that holds it; a slot
 //! whose last handle goes returns to its class, of which a bounded number is kept.
@@ -9,6 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::ops::Range;
 use std::rc::{Rc, Weak};
 
 use crate::packet::dissect::{Dissected, Refused, dissect};
@@ -22,11 +23,14 @@ const CLASSES: [Class; 4] = [
     Class { size: 2 * 1024, keep: 1024 },
     Class { size: 8 * 1024, keep: 256 },
     Class { size: 32 * 1024, keep: 64 },
-    // The largest superpacket a tap gives (65536, and a link-layer header with two VLAN tags), its vnet
-    // header, and room to tell "just fits" from "was cut short".
+    // The largest superpacket a tap gives (65536, and a link-layer header with two VLAN tags), its
+    // vnet header, and room to tell "just fits" from "was cut short".
     Class { size: 65_536 + 22 + VnetHeader::LEN + 96, keep: 64 },
 ];
 const LARGEST: usize = CLASSES.len() - 1;
+
+/// Vnet header and Ethernet header: what is shorter is no frame.
+const SHORTEST: usize = VnetHeader::LEN + 14;
 
 /// What a queued segment costs besides its bytes: its share of queue, handle and slot bookkeeping.
 const SEGMENT_COST: u64 = 256;
@@ -63,6 +67,8 @@ pub enum Fill {
     Frame(Received),
     /// A frame larger than any slot; what was read of it is gone.
     Truncated,
+    /// Less than an Ethernet header.
+    Runt,
     /// Bytes that no discipline can take.
     Refused(Refused),
 }
@@ -79,7 +85,8 @@ pub struct Received {
 pub struct FrameBuf {
     slot: Rc<Slot>,
     part: Part,
-    /// Changes that could not be made in place because other handles share the bytes; made on writing.
+    /// Changes that could not be made in place because other handles share the bytes; made on
+    /// writing.
     ce: bool,
     washed: bool,
 }
@@ -126,9 +133,9 @@ impl Pool {
                 return Err(error);
             }
         };
-        if len >= room {
+        if len >= room || len < SHORTEST {
             self.shelves.put(slot);
-            return Ok(Fill::Truncated);
+            return Ok(if len < SHORTEST { Fill::Runt } else { Fill::Truncated });
         }
         let mut frame =
             FrameBuf { slot: self.fitted(slot, len), part: Part::Whole, ce: false, washed: false };
@@ -207,8 +214,9 @@ impl Slot {
 }
 
 impl FrameBuf {
-    /// The bytes of the frame, without vnet header; of the whole superpacket for a segment of one, and
-    /// without what is only made on writing. For tests and captures; ports use [`FrameBuf::wire`].
+    /// The bytes of the frame, without vnet header; of the whole superpacket for a segment of one,
+    /// and without what is only made on writing. For tests and captures; ports use
+    /// [`FrameBuf::wire`].
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.slot.frame()
@@ -228,14 +236,14 @@ impl FrameBuf {
         FrameLen(u32::try_from(bytes).unwrap_or(u32::MAX))
     }
 
-    /// The bytes to write.
+    /// The bytes to write. `None` for a segment that its superpacket does not have.
     #[must_use]
-    pub fn wire<'a>(&'a self, scratch: &'a mut Scratch) -> Wire<'a> {
+    pub fn wire<'a>(&'a self, scratch: &'a mut Scratch) -> Option<Wire<'a>> {
         match (self.part, self.slot.layout.train) {
-            (Part::Whole, _) if !self.ce && !self.washed => self.unchanged(),
-            (Part::Segment(index), Some(_)) => self.run(index..index + 1, scratch),
+            (Part::Whole, _) if !self.ce && !self.washed => Some(self.unchanged()),
+            (Part::Segment(index), Some(_)) => self.run(index..index.saturating_add(1), scratch),
             (_, Some(train)) => self.run(0..train.segments.count, scratch),
-            (_, None) => self.rewritten(scratch),
+            (_, None) => Some(self.rewritten(scratch)),
         }
     }
 
@@ -245,17 +253,17 @@ impl FrameBuf {
     }
 
     /// Neighbouring segments of a superpacket.
-    fn run<'a>(&'a self, run: core::ops::Range<u16>, scratch: &'a mut Scratch) -> Wire<'a> {
+    fn run<'a>(&'a self, run: Range<u16>, scratch: &'a mut Scratch) -> Option<Wire<'a>> {
         let Slot { vnet, layout, .. } = &*self.slot;
-        let train = layout.train.as_ref().expect("only called for a train");
         let frame = self.slot.frame();
         let (head, headers) = scratch.0.split_at_mut(VnetHeader::LEN);
-        let run = write_run(frame, vnet, train, layout, run, self.ce, Checksums::Partial, headers);
+        let run = write_run(frame, vnet, layout, run, self.ce, Checksums::Partial, headers)?;
         if self.washed {
             ecn::wash(&mut headers[..run.header_len], layout);
         }
         head.copy_from_slice(&run.vnet.encode());
-        Wire { head: &scratch.0[..VnetHeader::LEN + run.header_len], payload: &frame[run.payload] }
+        let head = &scratch.0[..VnetHeader::LEN + run.header_len];
+        Some(Wire { head, payload: &frame[run.payload] })
     }
 
     /// An ordinary frame whose bytes are shared: its first bytes, changed, then the rest as it is.
@@ -274,16 +282,15 @@ impl FrameBuf {
         Wire { head, payload: rest }
     }
 
-    /// Reads vnet header and headers of a slot just filled with `len` bytes.
+    /// Reads vnet header and headers of a slot just filled with `len` bytes, and writes the vnet
+    /// header anew as the frame is to leave.
     fn examine(&mut self, len: usize) -> Result<Meta, Refused> {
         let slot = sole(&mut self.slot);
         let held = MemSize(u64::try_from(slot.bytes.len()).unwrap_or(u64::MAX));
-        // Shorter than a vnet header: an empty frame, which `dissect` refuses by name.
-        let frame_len = len.saturating_sub(VnetHeader::LEN);
-        let vnet = slot.bytes.first_chunk().map_or(VnetHeader::PLAIN, VnetHeader::decode);
-        let frame = &slot.bytes[VnetHeader::LEN..][..frame_len];
-        let Dissected { mut meta, layout } = dissect(frame, &vnet, held)?;
-        (slot.frame_len, slot.vnet, slot.layout) = (frame_len, vnet, layout);
+        let (head, frame) = slot.bytes[..len].split_first_chunk_mut().expect("no runt");
+        let Dissected { mut meta, layout, vnet } = dissect(frame, &VnetHeader::decode(head), held)?;
+        *head = vnet.encode();
+        (slot.frame_len, slot.vnet, slot.layout) = (frame.len(), vnet, layout);
         meta.truesize += MemSize(SEGMENT_COST * u64::from(meta.segments.count));
         Ok(meta)
     }
@@ -409,7 +416,7 @@ pub(in crate::io) mod tests {
 
     fn written(frame: &FrameBuf) -> Vec<u8> {
         let mut scratch = Scratch::new();
-        let wire = frame.wire(&mut scratch);
+        let wire = frame.wire(&mut scratch).expect("it has bytes");
         [&wire.head[VnetHeader::LEN..], wire.payload].concat()
     }
 
@@ -494,8 +501,8 @@ pub(in crate::io) mod tests {
         let pool = Pool::new();
         let fill = pool.fill(|buffer| Ok(buffer.len()));
         assert!(matches!(fill, Ok(Fill::Truncated)));
-        for len in [0, 9, 12] {
-            assert!(matches!(pool.fill(|_| Ok(len)), Ok(Fill::Refused(_))), "{len} bytes");
+        for len in [0, 9, 23] {
+            assert!(matches!(pool.fill(|_| Ok(len)), Ok(Fill::Runt)), "{len} bytes");
         }
     }
 }

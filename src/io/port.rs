@@ -20,8 +20,8 @@ pub trait Port {
     /// The port can no longer be read: it is gone, or the system refuses.
     fn try_recv(&mut self, pool: &Pool) -> Result<Recv, PortError>;
 
-    /// Sends one frame, or one segment of a superpacket. A frame that the port refuses is dropped and
-    /// counted; that is no error.
+    /// Sends one frame, or one segment of a superpacket. A frame that the port refuses is dropped
+    /// and counted; that is no error.
     ///
     /// # Errors
     /// The port can no longer be written: it is gone, or the system refuses.
@@ -38,7 +38,8 @@ pub trait Port {
     /// Ready when [`Port::try_recv`] is worth calling; until then, `cx` is woken when it is.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>>;
 
-    /// When [`Port::advance`] next has something to do by itself. `None` for ports without inner time.
+    /// When [`Port::advance`] next has something to do by itself. `None` for ports without inner
+    /// time.
     fn next_due(&self) -> Option<Instant> {
         None
     }
@@ -100,6 +101,8 @@ pub struct Counters {
     pub largest_read: u32,
     /// Frames that were larger than any buffer, dropped.
     pub truncated: u64,
+    /// Reads that gave less than an Ethernet header, dropped.
+    pub runts: u64,
     /// Frames that could not be dissected, dropped, by reason.
     pub refused: Vec<(Refused, u64)>,
     /// Frames written, a run counting as one.
@@ -136,6 +139,7 @@ impl Counters {
                 return Recv::Frame(received);
             }
             Fill::Truncated => self.truncated += 1,
+            Fill::Runt => self.runts += 1,
             Fill::Refused(reason) => self.count_refused(reason),
         }
         Recv::Skipped

@@ -44,14 +44,15 @@ struct Ifreq {
 
 const _: () = assert!(size_of::<Ifreq>() == size_of::<libc::ifreq>());
 
-// The opcodes say `int` although TUNSETIFF passes a `struct ifreq`: so the kernel's headers have it.
+// The opcodes say `int` although TUNSETIFF passes a `struct ifreq`: so the kernel's headers have
+// it.
 const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
 const TUNGETFEATURES: Opcode = opcode::read::<libc::c_uint>(b'T', 207);
 const TUNSETOFFLOAD: Opcode = opcode::write::<libc::c_uint>(b'T', 208);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<libc::c_int>(b'T', 216);
 
-/// Makes the open `/dev/net/tun` the device `name`, creating it if there is none. Returns the name the
-/// kernel settled on, which differs where `name` holds a `%d`.
+/// Makes the open `/dev/net/tun` the device `name`, creating it if there is none. Returns the name
+/// the kernel settled on, which differs where `name` holds a `%d`.
 pub(super) fn tun_attach(tun: impl AsFd, name: &str, flags: u16) -> io::Result<String> {
     let mut request = Ifreq { name: [0; NAME_SIZE], flags, unused: [0; 22] };
     if name.len() >= NAME_SIZE {
@@ -92,9 +93,9 @@ pub(super) fn tun_set_vnet_header_len(tun: impl AsFd, len: usize) -> io::Result<
 /// Puts a descriptor under tokio's eye for reading. Call within a tokio runtime.
 pub(super) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // JUSTIFICATION: tokio calls its safe constructor unsound, because an `AsRawFd` may name a
-    // descriptor it does not own.
-    // SAFETY: an `OwnedFd` owns an open descriptor, names the same one each time, and closes it only
-    // when dropped; nothing here exchanges the one inside the `AsyncFd`.
+    // descriptor it does not own. SAFETY: an `OwnedFd` owns an open descriptor, names the same one
+    // each time, and closes it only when dropped; nothing here exchanges the one inside the
+    // `AsyncFd`.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
 
@@ -105,8 +106,8 @@ pub(super) fn unshare_network() -> io::Result<()> {
     Ok(unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }?)
 }
 
-/// Moves the process into a user namespace and a network namespace of its own. `EINVAL` if it has more
-/// than one thread.
+/// Moves the process into a user namespace and a network namespace of its own. `EINVAL` if it has
+/// more than one thread.
 pub(super) fn unshare_user_and_network() -> io::Result<()> {
     let flags = UnshareFlags::NEWUSER | UnshareFlags::NEWNET;
     // JUSTIFICATION: rustix marks `unshare` unsafe for the sake of one flag, `FILES`.

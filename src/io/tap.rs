@@ -2,8 +2,8 @@
 //!
 //! Problem: one read or write per 1500-byte frame costs more than everything else together.
 //! Source: the kernel's tun driver; measured, a superpacket costs a tenth per segment.
-//! Law: the tap has a vnet header and every offload the kernel knows, so that superpackets are read and
-//! written whole, with checksums left unfinished.
+//! Law: the tap has a vnet header and every offload the kernel knows, so that superpackets are read
+//! and written whole, with checksums left unfinished.
 //! Left out: several queues; big TCP, which a tap does not give (its superpackets end at 64 kB).
 
 use std::io::{self, IoSlice};
@@ -36,13 +36,13 @@ const OFFLOADS: [u32; 5] = [
 pub struct TapOptions {
     /// Largest frame without its Ethernet header.
     pub mtu: Option<u32>,
-    /// Frames, superpackets counting as one, that wait in the device for us to read them; what comes on
-    /// top is lost before any discipline sees it.
+    /// Frames, superpackets counting as one, that wait in the device for us to read them; what
+    /// comes on top is lost before any discipline sees it.
     pub queue_len: Option<u32>,
 }
 
-/// An open tap. It belongs to the network namespace of the thread that opened it and can be used from
-/// any; unless it was made persistent it goes when this value does.
+/// An open tap. It belongs to the network namespace of the thread that opened it and can be used
+/// from any; unless it was made persistent it goes when this value does.
 #[derive(Debug)]
 pub struct Tap {
     fd: OwnedFd,
@@ -127,7 +127,8 @@ pub enum OpenError {
 }
 
 impl Tap {
-    /// Opens the tap `name`, creating it if there is none, in the calling thread's network namespace. A
+    /// Opens the tap `name`, creating it if there is none, in the calling thread's network
+    /// namespace. A
     /// `%d` in the name stands for the first free number.
     ///
     /// # Errors
@@ -255,8 +256,8 @@ impl TapPort {
         }
     }
 
-    /// Whether the device was removed. Of that epoll says `EPOLLERR` and nothing else, which tokio does
-    /// not count as readable: looking at the read side alone would sleep for ever.
+    /// Whether the device was removed. Of that epoll says `EPOLLERR` and nothing else, which tokio
+    /// does not count as readable: looking at the read side alone would sleep for ever.
     fn hung_up(&self, cx: &mut Context<'_>) -> bool {
         // Watched for reading only, the write side becomes ready for one reason: an error.
         matches!(self.fd.poll_write_ready(cx), Poll::Ready(_))
@@ -284,7 +285,10 @@ impl Port for TapPort {
     }
 
     fn send(&mut self, frame: FrameBuf) -> Result<(), PortError> {
-        let wire = frame.wire(&mut self.scratch);
+        let Some(wire) = frame.wire(&mut self.scratch) else {
+            self.counters.write_errors.invalid += 1;
+            return Ok(());
+        };
         match write(self.fd.get_ref(), wire) {
             Ok(()) => self.counters.count_sent(wire.frame_len()),
             Err(errno) => {

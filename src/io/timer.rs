@@ -32,8 +32,8 @@ impl Timer {
         Ok(Self { fd: sys::register(fd)?, set_to: None })
     }
 
-    /// Sets it to fire once at `at`, at once if that is past; `None` unsets it. Setting it to what it is
-    /// set to costs nothing.
+    /// Sets it to fire once at `at`, at once if that is past; `None` unsets it. Setting it to what
+    /// it is set to costs nothing.
     ///
     /// # Errors
     /// Only if the descriptor is broken.

@@ -27,6 +27,8 @@ pub(crate) struct Lab {
 /// A bridge on a thread of its own.
 pub(crate) struct Running {
     commands: mpsc::Sender<Command<Fifo>>,
+    /// Its thread, as the kernel numbers them.
+    pub(crate) task: i32,
     thread: JoinHandle<Result<(), BridgeError>>,
 }
 
@@ -42,7 +44,9 @@ impl Lab {
         let lan = open(&self.client, "lan0", CLIENT);
         let wan = open(&self.server, "wan0", SERVER);
         let (commands, mut inbox) = mpsc::channel(4);
+        let (report, number) = std_mpsc::channel();
         let work = move || {
+            report.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("somebody waits");
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
             runtime.expect("a runtime").block_on(async {
                 let [lan, wan] =
@@ -53,7 +57,8 @@ impl Lab {
             })
         };
         let thread = std::thread::Builder::new().name("bridge".into()).spawn(work);
-        Running { commands, thread: thread.expect("a thread") }
+        let thread = thread.expect("a thread");
+        Running { commands, task: number.recv().expect("the thread starts"), thread }
     }
 
     /// Sends from client to server on `streams` connections for `length`. Returns bytes received.

@@ -1,7 +1,7 @@
 //! Real taps, real kernel TCP, in network namespaces of our own: nothing outside them is touched.
 //!
-//! Where namespaces or taps are not to be had the tests say so and pass; with `UCAKE_REQUIRE_NETNS=1`
-//! they fail instead.
+//! Where namespaces or taps are not to be had the tests say so and pass; with
+//! `UCAKE_REQUIRE_NETNS=1` they fail instead.
 
 mod bridge;
 mod fifo;

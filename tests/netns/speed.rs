@@ -1,5 +1,6 @@
 //! What the bridge costs, beside the shortest relay there is. By hand:
-//! `cargo build --release --example relay && cargo test --release --test netns -- --ignored --nocapture`
+//! `cargo build --release --example relay && cargo test --release --test netns -- --ignored
+//! --nocapture`
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use crate::lab::{CLIENT, Lab, SERVER, configure};
 use crate::require_netns;
 
 const STREAMS: u16 = 4;
-const LENGTH: Duration = Duration::from_secs(4);
+const LENGTH: Duration = Duration::from_secs(3);
 
 #[test]
 #[ignore = "measures: run it by hand, on a quiet machine"]
@@ -23,24 +24,34 @@ fn bridge_beside_relay() {
     for _ in 0..3 {
         let lab = Lab::new();
         let bridge = lab.bridge();
-        report("bridge", || lab.upload(STREAMS, LENGTH));
+        report("bridge", bridge.task, || lab.upload(STREAMS, LENGTH));
         let [lan, _] = bridge.snapshot().ports;
         println!("        mean read {}", lan.counters.bytes_in / lan.counters.frames_in);
         bridge.stop().expect("a clean stop");
 
         let lab = Lab::new();
         let mut relay = relay(&lab);
-        report("relay", || lab.upload(STREAMS, LENGTH));
+        let task = i32::try_from(relay.id()).expect("process numbers fit");
+        report("relay", task, || lab.upload(STREAMS, LENGTH));
         relay.kill().expect("it runs");
         relay.wait().expect("it ends");
     }
 }
 
-fn report(what: &str, upload: impl FnOnce() -> u64) {
-    let start = Instant::now();
-    let bits = u128::from(upload()) * 8;
-    let rate = bits * 1000 / start.elapsed().as_nanos();
-    println!("{what:7} {rate} Mbit/s");
+fn report(what: &str, task: i32, upload: impl FnOnce() -> u64) {
+    let (start, cpu) = (Instant::now(), cpu_nanos(task));
+    let bytes = upload();
+    let (wall, cpu) = (start.elapsed().as_nanos(), u128::from(cpu_nanos(task) - cpu));
+    let rate = u128::from(bytes) * 8 * 1000 / wall;
+    let per_kilobyte = cpu * 1000 / u128::from(bytes);
+    println!("{what:7} {rate} Mbit/s, {per_kilobyte} ns of its thread per kB");
+}
+
+/// Time a thread has spent on a processor.
+fn cpu_nanos(task: i32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{task}/schedstat")).expect("/proc");
+    let nanos = stat.split(' ').next().and_then(|field| field.parse().ok());
+    nanos.expect("schedstat begins with nanoseconds")
 }
 
 /// The example, with one tap in each namespace.
