@@ -253,7 +253,7 @@ pub(crate) const GROUPS: &[Group] = &[
     Group {
         title: "Packets",
         words: &[
-            word("wash", Effect::Wash(true), "clear the DSCP of what leaves").not_yet(),
+            word("wash", Effect::Wash(true), "clear the DSCP of what leaves"),
             word("nowash", Effect::Wash(false), "leave the DSCP alone").by_default(),
             word(
                 "split-gso",
@@ -283,8 +283,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 "ingress",
                 Effect::Ingress(true),
                 "the bottleneck lies before us: dropped bytes count too",
-            )
-            .not_yet(),
+            ),
             word("egress", Effect::Ingress(false), "the bottleneck lies behind us").by_default(),
             word("memlimit", Effect::MemoryLimit, "memory for queued packets; 0 is automatic")
                 .takes(Value::Size),

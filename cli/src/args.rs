@@ -1,0 +1,301 @@
+//! The command line.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use ucake::qdisc::Change;
+use ucake::time::Span;
+use ucake::units::Rate;
+
+use crate::{value, words};
+
+/// CAKE, the queue discipline that keeps a link's queue short and shares it fairly, as an ordinary
+/// program.
+#[derive(Debug, Parser)]
+#[command(name = "ucake", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+pub(crate) struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit status: 0 done, 1 refused by the system, 2 bad usage, 130 stopped by a signal before the end.
+RUST_LOG=info (or debug, trace) shows what happens, on standard error.";
+
+/// What there is to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Shape between two ports, in the foreground
+    Run(RunArgs),
+    /// Watch what queues do to a ping: a bottleneck in the laboratory
+    Lab(LabArgs),
+}
+
+/// Shape between two ports, in the foreground.
+///
+/// Frames that come in through LAN leave through WAN and the other way round, each direction through a
+/// CAKE of its own. Taps are created where this runs (or attached to, if they exist) and may be moved to
+/// other network namespaces afterwards. Set each direction a little slower than what the link really
+/// carries: the queue then stands here, where it is managed.
+///
+/// SIGUSR1 prints the statistics of both directions, SIGINT and SIGTERM print them and stop.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = RUN_EXAMPLES, after_long_help = run_help())]
+pub(crate) struct RunArgs {
+    /// Port on the side of the hosts, such as tap:lan0
+    pub(crate) lan: PortName,
+    /// Port on the side of the bottleneck, such as tap:wan0
+    pub(crate) wan: PortName,
+    /// CAKE for what leaves through WAN, in the words of "tc qdisc … cake"
+    #[arg(long, value_name = "WORDS", default_value = "", value_parser = Words::from_str)]
+    #[arg(hide_default_value = true, allow_hyphen_values = true)]
+    pub(crate) up: Words,
+    /// CAKE for what leaves through LAN
+    #[arg(long, value_name = "WORDS", default_value = "", value_parser = Words::from_str)]
+    #[arg(hide_default_value = true, allow_hyphen_values = true)]
+    pub(crate) down: Words,
+}
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  ucake run tap:lan0 tap:wan0 --up 'bandwidth 20mbit' --down 'bandwidth 100mbit'
+  ucake run tap:lan0 tap:wan0 --up 'bandwidth 9mbit docsis' --down 'bandwidth 90mbit docsis'
+
+The words of --up and --down: ucake run --help";
+
+fn run_help() -> String {
+    let examples = RUN_EXAMPLES.rsplit_once("\n\n").map_or(RUN_EXAMPLES, |(examples, _)| examples);
+    format!("{examples}\n\nWORDS, as in \"tc qdisc … cake\":\n\n{}", words::help())
+}
+
+/// Watch what queues do to a ping: a bottleneck in the laboratory.
+///
+/// Two network namespaces, "client" and "server", are joined by a bottleneck with a queue. TCP fills it
+/// while a ping measures how long the queue makes everybody else wait: first with the drop-tail queue
+/// that most of the world has, then with CAKE. Needs no other program. Needs root, or a system that lets
+/// users have network namespaces of their own. Leaves nothing behind.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = LAB_EXAMPLES, after_long_help = lab_help())]
+pub(crate) struct LabArgs {
+    /// Which way TCP sends
+    #[arg(long, value_enum, default_value_t = Scenario::Upload)]
+    pub(crate) scenario: Scenario,
+    /// Rate of the bottleneck each way, or "unlimited"
+    #[arg(long, value_name = "RATE", default_value = "20mbit")]
+    pub(crate) rate: LabRate,
+    /// Delay of the path, there and back, without any queue
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = path_delay)]
+    pub(crate) rtt: Span,
+    /// How long TCP sends in each run; the first fifth, at most 2 s, is not counted
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds: u64,
+    /// TCP flows each way that is loaded
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = flow_count)]
+    pub(crate) flows: usize,
+    /// TCP congestion control of the senders
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    pub(crate) cc: String,
+    /// Let TCP use ECN: CAKE then marks packets instead of dropping them
+    #[arg(long)]
+    pub(crate) ecn: bool,
+    /// CAKE to run, in the words of "tc qdisc … cake"; may be repeated, one run each
+    #[arg(long, value_name = "WORDS", value_parser = Words::from_str, allow_hyphen_values = true)]
+    pub(crate) cake: Vec<Words>,
+    /// Write the results as JSON too; "-" is standard output, and the table then goes to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+const LAB_EXAMPLES: &str = "\
+Examples:
+  ucake lab
+  ucake lab --scenario download --rate 100mbit --rtt 40ms --flows 16
+  ucake lab --cake 'besteffort flowblind' --cake 'diffserv4' --json results.json";
+
+fn lab_help() -> String {
+    format!("{LAB_EXAMPLES}\n\nWORDS, as in \"tc qdisc … cake\":\n\n{}", words::help())
+}
+
+/// Which way TCP sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scenario {
+    /// From client to server
+    Upload,
+    /// From server to client
+    Download,
+    /// Both at once
+    Both,
+}
+
+impl Scenario {
+    /// As typed.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Upload => "upload",
+            Self::Download => "download",
+            Self::Both => "both",
+        }
+    }
+}
+
+/// Words of CAKE that were understood.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Words {
+    /// As typed.
+    pub(crate) line: String,
+    /// What they ask for.
+    pub(crate) change: Change,
+}
+
+impl FromStr for Words {
+    type Err = words::WordError;
+
+    fn from_str(line: &str) -> Result<Self, Self::Err> {
+        Ok(Self { line: line.to_owned(), change: words::parse_line(line)? })
+    }
+}
+
+/// A rate; `None` is unlimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LabRate(pub(crate) Option<Rate>);
+
+impl FromStr for LabRate {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "unlimited" {
+            return Ok(Self(None));
+        }
+        let rate = value::parse_rate(text).filter(|rate| !rate.is_zero());
+        rate.map(|rate| Self(Some(rate)))
+            .ok_or("expected a rate such as 20mbit, 2.5mbit or 128kbit, or \"unlimited\"")
+    }
+}
+
+fn path_delay(text: &str) -> Result<Span, &'static str> {
+    value::parse_time(text)
+        .filter(|&span| span <= Span::from_secs(10))
+        .ok_or("expected a time such as 20ms or 0.1s, at most 10s")
+}
+
+fn flow_count(text: &str) -> Result<usize, &'static str> {
+    let count = text.parse().ok().filter(|count| (1..=512).contains(count));
+    count.ok_or("expected a number from 1 to 512")
+}
+
+/// The name of a port: what kind it is, and which one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PortName {
+    /// A tap device.
+    Tap(String),
+}
+
+impl PortName {
+    /// The device behind it.
+    pub(crate) fn device(&self) -> &str {
+        let Self::Tap(device) = self;
+        device
+    }
+}
+
+impl fmt::Display for PortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Tap(device) = self;
+        write!(f, "tap:{device}")
+    }
+}
+
+impl FromStr for PortName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            Some(("tap", "")) => Err("a name is missing; type tap:NAME, such as tap:lan0".into()),
+            Some(("tap", device)) => Ok(Self::Tap(device.to_owned())),
+            Some((kind @ ("packet" | "pcap"), _)) => {
+                Err(format!("{kind}: ports are not supported yet; use a tap, such as tap:lan0"))
+            }
+            Some((kind, _)) => Err(format!(
+                "there is no kind of port called \"{kind}\"; use a tap, such as tap:lan0"
+            )),
+            None => Err(format!("say what kind of port it is; for a tap type tap:{text}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn refused(line: &[&str]) -> String {
+        Args::try_parse_from(line).expect_err("this is bad usage").to_string()
+    }
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn ports_say_what_kind_they_are() {
+        assert_eq!("tap:lan0".parse(), Ok(PortName::Tap("lan0".to_owned())));
+        let table = [
+            ("lan0", "type tap:lan0"),
+            ("tap:", "a name is missing"),
+            ("packet:eth0", "not supported yet"),
+            ("pcap:file", "not supported yet"),
+            ("tun:x", "no kind of port called \"tun\""),
+        ];
+        for (text, message) in table {
+            let error = PortName::from_str(text).expect_err(text);
+            assert!(error.contains(message), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn words_are_checked_with_the_rest_of_the_line() {
+        let message = refused(&["ucake", "run", "tap:a", "tap:b", "--up", "bestefort"]);
+        assert!(message.contains("--up") && message.contains("\"besteffort\""), "{message}");
+        let line = ["ucake", "run", "tap:a", "tap:b", "--up", "bandwidth 5mbit", "--down", "lan"];
+        let args = Args::try_parse_from(line).expect("this is good usage");
+        let Command::Run(run) = args.command else { panic!("run was asked for") };
+        assert_eq!(run.up.change.bandwidth, Some(Some(Rate::from_bits(5_000_000))));
+        assert_eq!(run.down.change.interval, Some(Span::from_millis(1)));
+    }
+
+    #[test]
+    fn the_laboratory_has_defaults_and_bounds() {
+        let args = Args::try_parse_from(["ucake", "lab"]).expect("everything has a default");
+        let Command::Lab(lab) = args.command else { panic!("lab was asked for") };
+        assert_eq!(lab.rate, LabRate(Some(Rate::from_bits(20_000_000))));
+        assert_eq!((lab.rtt, lab.flows, lab.seconds), (Span::from_millis(20), 4, 10));
+        for (option, value) in [
+            ("--rate", "5m"),
+            ("--rate", "0"),
+            ("--rtt", "11s"),
+            ("--flows", "0"),
+            ("--flows", "x"),
+            ("--seconds", "0"),
+            ("--scenario", "sideways"),
+            ("--cake", "bandwidth"),
+        ] {
+            assert!(refused(&["ucake", "lab", option, value]).contains(option), "{option}");
+        }
+    }
+
+    #[test]
+    fn help_has_every_word() {
+        for command in ["run", "lab"] {
+            let help = refused(&["ucake", command, "--help"]);
+            for word in ["bandwidth RATE", "triple-isolate", "pppoe-ptm", "besteffort"] {
+                assert!(help.contains(word), "{command}: {word}");
+            }
+        }
+    }
+}

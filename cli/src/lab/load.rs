@@ -1,0 +1,254 @@
+//! TCP flows that send as much as they can.
+//!
+//! Problem: to fill a bottleneck with the kernel's own TCP and to know how much arrived, when.
+//! Law: sockets are made where the caller says; from then on threads may run anywhere. What counts is
+//! what receivers read.
+//! Left out: flows that come and go, think times, rates.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{set_socket_linger, set_tcp_congestion};
+
+/// Bytes of one write: enough for the kernel to make full superpackets.
+const WRITE: usize = 256 * 1024;
+/// Bytes of one read.
+const READ: usize = 256 * 1024;
+/// How long a connection may take to come about.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the client, who connected, to the server.
+    Upload,
+    /// From the server to the client.
+    Download,
+}
+
+/// Connections that are there and silent.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    clients: Vec<TcpStream>,
+    servers: Vec<TcpStream>,
+}
+
+/// Why there is no load.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    /// No connection.
+    #[error("cannot connect to {address}: {source}")]
+    Connect {
+        /// Where to.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The server side failed.
+    #[error("cannot accept connections: {0}")]
+    Accept(#[source] io::Error),
+    /// The kernel does not have this congestion control, or not for us.
+    #[error(
+        "cannot use the congestion control \"{name}\": {source}; this kernel offers: {offered} \
+         (as root, \"modprobe tcp_{name}\" may add it)"
+    )]
+    Congestion {
+        /// Its name.
+        name: String,
+        /// What there is.
+        offered: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
+}
+
+impl Flows {
+    /// Makes `count` connections. `connect` is called on threads of its own and has to make the socket
+    /// in the right network namespace; so has whoever made `listener`.
+    pub(crate) fn establish(
+        count: usize,
+        listener: &TcpListener,
+        connect: impl Fn() -> io::Result<TcpStream> + Sync,
+    ) -> Result<Self, LoadError> {
+        let address = listener.local_addr().map_err(LoadError::Accept)?;
+        let connected: io::Result<Vec<_>> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..count).map(|_| scope.spawn(&connect)).collect();
+            let joined = threads.into_iter().map(|thread| thread.join());
+            joined
+                .map(|outcome| outcome.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+                .collect()
+        });
+        let clients = connected.map_err(|source| LoadError::Connect { address, source })?;
+        let servers = accept(count, listener).map_err(LoadError::Accept)?;
+        Ok(Self { clients, servers })
+    }
+
+    /// Opens the throttle: as many threads send and receive as there are connections.
+    pub(crate) fn start(self, direction: Direction, congestion: &str) -> Result<Load, LoadError> {
+        let (senders, receivers) = match direction {
+            Direction::Upload => (self.clients, self.servers),
+            Direction::Download => (self.servers, self.clients),
+        };
+        for sender in &senders {
+            use_congestion(sender, congestion)?;
+        }
+        let mut load = Load { received: Arc::default(), sockets: Vec::new(), threads: Vec::new() };
+        for receiver in receivers {
+            let received = Arc::clone(&load.received);
+            load.work(receiver, "receiver", move |socket| receive(socket, &received))?;
+        }
+        for sender in senders {
+            load.work(sender, "sender", send)?;
+        }
+        Ok(load)
+    }
+}
+
+/// Connects within [`PATIENCE`].
+pub(crate) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
+    TcpStream::connect_timeout(&address, PATIENCE)
+}
+
+fn accept(count: usize, listener: &TcpListener) -> io::Result<Vec<TcpStream>> {
+    // The client side is connected already; only the last ACKs may be on their way.
+    listener.set_nonblocking(true)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut accepted = Vec::with_capacity(count);
+    while accepted.len() < count {
+        match listener.accept() {
+            Ok((socket, _)) => {
+                socket.set_nonblocking(false)?;
+                accepted.push(socket);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if Instant::now() > deadline {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(accepted)
+}
+
+fn use_congestion(socket: &TcpStream, name: &str) -> Result<(), LoadError> {
+    set_tcp_congestion(socket, name).map_err(|errno| {
+        let offered =
+            std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
+        let offered = offered.map_or_else(|_| "unknown".to_owned(), |list| list.trim().to_owned());
+        LoadError::Congestion { name: name.to_owned(), offered, source: errno.into() }
+    })
+}
+
+/// A load that is on until it is stopped or dropped.
+#[derive(Debug)]
+pub(crate) struct Load {
+    received: Arc<AtomicU64>,
+    sockets: Vec<TcpStream>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    /// Bytes that receivers have read so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    fn work(
+        &mut self,
+        socket: TcpStream,
+        name: &str,
+        work: impl FnOnce(TcpStream) + Send + 'static,
+    ) -> Result<(), LoadError> {
+        // Nothing may linger when the laboratory is torn down: closing resets the connection.
+        let reset = set_socket_linger(&socket, Some(Duration::ZERO)).map_err(io::Error::from);
+        let handle = reset.and_then(|()| socket.try_clone()).map_err(LoadError::Thread)?;
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || work(socket));
+        self.sockets.push(handle);
+        self.threads.push(thread.map_err(LoadError::Thread)?);
+        Ok(())
+    }
+}
+
+impl Drop for Load {
+    /// Whoever waits in a read or a write is woken by the shutdown, so this does not take long.
+    fn drop(&mut self) {
+        for socket in &self.sockets {
+            // It may be closed already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Writes until the connection ends.
+fn send(mut socket: TcpStream) {
+    let bytes = vec![0x5a; WRITE];
+    while socket.write_all(&bytes).is_ok() {}
+}
+
+/// Reads and counts until the connection ends.
+fn receive(mut socket: TcpStream, received: &AtomicU64) {
+    let mut bytes = vec![0; READ];
+    loop {
+        match socket.read(&mut bytes) {
+            Ok(0) => return,
+            Ok(count) => {
+                received.fetch_add(u64::try_from(count).unwrap_or(0), Ordering::Relaxed);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flows(count: usize) -> Flows {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        Flows::establish(count, &listener, || connect(address)).expect("loopback works")
+    }
+
+    #[test]
+    fn bytes_flow_either_way_and_stop_at_once() {
+        for direction in [Direction::Upload, Direction::Download] {
+            let load = flows(3).start(direction, "reno").expect("every kernel has reno");
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while load.received() < 10_000_000 && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(5));
+            }
+            assert!(load.received() >= 10_000_000, "{direction:?}: {}", load.received());
+            let stopping = Instant::now();
+            drop(load);
+            assert!(stopping.elapsed() < Duration::from_secs(2), "{:?}", stopping.elapsed());
+        }
+    }
+
+    #[test]
+    fn an_unknown_congestion_control_is_named_with_those_there_are() {
+        let error = flows(1).start(Direction::Upload, "nosuch").expect_err("there is none");
+        let message = error.to_string();
+        assert!(message.contains("\"nosuch\"") && message.contains("reno"), "{message}");
+    }
+
+    #[test]
+    fn nobody_listening_is_an_error_and_not_a_wait() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let refused = || Err(io::ErrorKind::ConnectionRefused.into());
+        let error = Flows::establish(2, &listener, refused).expect_err("refused");
+        assert!(matches!(error, LoadError::Connect { .. }), "{error}");
+    }
+}

@@ -1,0 +1,117 @@
+//! `ucake run`: two ports, a CAKE each way, until told to stop.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tracing::info;
+use ucake::io::driver::{self, Bridge, Command, PortSnapshot};
+use ucake::io::netlink;
+use ucake::io::pool::FrameBuf;
+use ucake::io::port::{Counters, Port};
+use ucake::io::tap::{Tap, TapOptions, TapPort};
+use ucake::io::timer::Timer;
+use ucake::qdisc::{Cake, Config};
+use ucake::units::FrameLen;
+
+use crate::args::{PortName, RunArgs};
+use crate::show::{self, Place};
+
+/// Largest frame of an ordinary packet, Ethernet header included.
+const MTU_FRAME: FrameLen = FrameLen(1514);
+/// Handles that the two instances are shown with, as `tc` numbers them.
+const FIRST_HANDLE: u16 = 0x8001;
+
+type CakeBridge = Bridge<Cake<FrameBuf>>;
+
+/// Shapes until a signal comes.
+pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let taps = [&args.lan, &args.wan].map(open);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")?;
+    runtime.block_on(shape(args, taps))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(name: &PortName) -> anyhow::Result<Tap> {
+    let PortName::Tap(device) = name;
+    Ok(Tap::open(device, &TapOptions::default())?)
+}
+
+async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<Tap>; 2]) -> anyhow::Result<()> {
+    let lan: Box<dyn Port> = Box::new(TapPort::new(lan?)?);
+    let wan: Box<dyn Port> = Box::new(TapPort::new(wan?)?);
+    let [up, down] = [&args.up, &args.down].map(|words| {
+        let config = Config::default().changed_by(&words.change);
+        Cake::new(config, MTU_FRAME, crate::secret())
+    });
+    let mut bridge = Bridge::new(lan, wan, up, down);
+    let mut timer = Timer::new().context("cannot make a timer")?;
+    let (commands, mut inbox) = mpsc::channel(4);
+    let signals = tokio::spawn(obey_signals(commands)?);
+    info!(lan = %args.lan, wan = %args.wan, "shaping");
+    let outcome = driver::run(&mut bridge, &mut timer, &mut inbox).await;
+    signals.abort();
+    print!("{}", table(&mut bridge));
+    info!("stopped");
+    Ok(outcome?)
+}
+
+/// What to do about signals, handlers in place. SIGUSR1: the table; SIGINT, SIGTERM: the end.
+fn obey_signals(
+    commands: mpsc::Sender<Command<Cake<FrameBuf>>>,
+) -> anyhow::Result<impl Future<Output = ()> + Send> {
+    let watch = |kind| signal(kind).context("cannot watch for signals");
+    let mut show = watch(SignalKind::user_defined1())?;
+    let mut interrupt = watch(SignalKind::interrupt())?;
+    let mut terminate = watch(SignalKind::terminate())?;
+    Ok(async move {
+        loop {
+            let command = tokio::select! {
+                _ = show.recv() => {
+                    Command::With(Box::new(|bridge: &mut CakeBridge| print!("{}", table(bridge))))
+                }
+                _ = interrupt.recv() => Command::Stop,
+                _ = terminate.recv() => Command::Stop,
+            };
+            let last = matches!(command, Command::Stop);
+            if commands.send(command).await.is_err() || last {
+                return;
+            }
+        }
+    })
+}
+
+/// Statistics of both directions: what leaves through WAN, then what leaves through LAN.
+fn table(bridge: &mut CakeBridge) -> String {
+    let [lan, wan] = bridge.snapshot().ports;
+    let up = direction(FIRST_HANDLE, &wan, bridge.up());
+    let down = direction(FIRST_HANDLE + 1, &lan, bridge.down());
+    format!("{up}{down}{}{}\n", port(&lan), port(&wan))
+}
+
+fn direction(handle: u16, egress: &PortSnapshot, cake: &Cake<FrameBuf>) -> String {
+    let place = Place { handle, dev: Some(&egress.name), refcnt: 2 };
+    let first_line = show::first_line(&place, cake.config());
+    format!("{first_line}\n{}", show::statistics(&cake.stats()))
+}
+
+/// What the ports themselves counted; of this `tc` knows nothing.
+fn port(port: &PortSnapshot) -> String {
+    let Counters { frames_in, bytes_in, frames_out, bytes_out, write_errors, truncated, .. } =
+        &port.counters;
+    let refused: u64 = port.counters.refused.iter().map(|(_, count)| count).sum();
+    // The device may have been moved or removed; then this number is not to be had.
+    let lost = netlink::link(&port.name)
+        .map_or_else(|_| "?".to_owned(), |link| link.stats.tx_dropped.to_string());
+    format!(
+        "port {}: read {bytes_in} bytes {frames_in} frames (refused {}, lost before reading {lost}), \
+         wrote {bytes_out} bytes {frames_out} frames (failed {})\n",
+        port.name,
+        refused + truncated,
+        write_errors.total(),
+    )
+}
