@@ -80,7 +80,7 @@ impl Flows {
         let address = listener.local_addr().map_err(LoadError::Accept)?;
         let connected: io::Result<Vec<_>> = thread::scope(|scope| {
             let threads: Vec<_> = (0..count).map(|_| scope.spawn(&connect)).collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
+            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
             joined
                 .map(|outcome| outcome.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
                 .collect()
