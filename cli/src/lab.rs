@@ -61,6 +61,7 @@ pub(crate) fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     if !rustix::process::geteuid().is_root() {
         namespace::become_root_in_user_namespace()?;
     }
+    load::check_congestion(&args.cc)?;
     let interrupt = Interrupt::watch().context("cannot watch for signals")?;
     let recipes = recipes(args);
     let progress = Progress::new(recipes.len());
@@ -77,9 +78,9 @@ pub(crate) fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     if report.runs.is_empty() {
         eprintln!("stopped before anything was measured");
     } else if to_stdout {
-        eprintln!("{}", report.text());
+        eprint!("{}", report.text());
     } else {
-        print!("{}", report.text());
+        crate::print(&report.text());
     }
     if let Some(output) = &mut output {
         output.write(&report)?;

@@ -11,14 +11,15 @@ mod show;
 mod value;
 mod words;
 
-use std::hash::BuildHasher as _;
-use std::hash::RandomState;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use ucake::io::tap::OpenError;
 use ucake::qdisc::Entropy;
 
 use args::{Args, Command};
@@ -28,16 +29,45 @@ fn main() -> ExitCode {
     log_to_stderr();
     let outcome = match &args.command {
         Command::Run(run) if run.lan.device() == run.wan.device() => {
-            let message = format!("LAN and WAN are both {}; give two different ports", run.lan);
-            Args::command().error(ErrorKind::ArgumentConflict, message).exit()
+            bad_usage("run", &format!("LAN and WAN are both {}; give two different ports", run.lan))
         }
         Command::Run(args) => run::run(args),
         Command::Lab(args) => lab::lab(args),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("ucake: {error:#}");
-        ExitCode::FAILURE
+        eprintln!("ucake: {}", explain(&error));
+        match error.downcast_ref() {
+            Some(OpenError::Name { .. }) => ExitCode::from(2),
+            _ => ExitCode::FAILURE,
+        }
     })
+}
+
+/// Ends the process as `clap` does when it finds fault itself.
+fn bad_usage(subcommand: &str, message: &str) -> ! {
+    let mut command = Args::command();
+    command.build();
+    let command = command.find_subcommand_mut(subcommand).expect("the caller names one of ours");
+    command.error(ErrorKind::ArgumentConflict, message).exit()
+}
+
+/// An error and its causes in one line; a cause that the message already tells is not told again.
+fn explain(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |line, cause| {
+        if line.is_empty() {
+            cause
+        } else if line.contains(&cause) {
+            line
+        } else {
+            format!("{line}: {cause}")
+        }
+    })
+}
+
+/// Prints to standard output. If nobody reads it any more, that is no reason to stop.
+fn print(text: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
 fn log_to_stderr() {

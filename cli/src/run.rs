@@ -55,7 +55,7 @@ async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<Tap>; 2]) -> anyhow::
     info!(lan = %args.lan, wan = %args.wan, "shaping");
     let outcome = driver::run(&mut bridge, &mut timer, &mut inbox).await;
     signals.abort();
-    print!("{}", table(&mut bridge));
+    crate::print(&table(&mut bridge));
     info!("stopped");
     Ok(outcome?)
 }
@@ -72,7 +72,7 @@ fn obey_signals(
         loop {
             let command = tokio::select! {
                 _ = show.recv() => {
-                    Command::With(Box::new(|bridge: &mut CakeBridge| print!("{}", table(bridge))))
+                    Command::With(Box::new(|bridge: &mut CakeBridge| crate::print(&table(bridge))))
                 }
                 _ = interrupt.recv() => Command::Stop,
                 _ = terminate.recv() => Command::Stop,

@@ -15,7 +15,7 @@ use ucake::io::port::Port;
 use ucake::io::tap::{Tap, TapPort};
 use ucake::io::timer::Timer;
 use ucake::packet::Meta;
-use ucake::qdisc::{Cake, Config, Dequeue, Discipline, Enqueued, Entropy, Fifo, FifoConfig};
+use ucake::qdisc::{Cake, Config, Dequeue, Discipline, Enqueued, Fifo, FifoConfig};
 use ucake::time::{Instant, Span};
 use ucake::units::{FrameLen, Rate};
 
@@ -37,7 +37,7 @@ impl Recipe {
     /// How reports call it.
     pub(super) fn name(&self) -> String {
         match self {
-            Self::Fifo(config) => format!("fifo ({} packets)", config.limit),
+            Self::Fifo(_) => "fifo".to_owned(),
             Self::Cake(_, words) if words.is_empty() => "cake".to_owned(),
             Self::Cake(_, words) => format!("cake {words}"),
         }

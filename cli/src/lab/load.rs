@@ -7,12 +7,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{set_socket_linger, set_tcp_congestion};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// Bytes of one write: enough for the kernel to make full superpackets.
 const WRITE: usize = 256 * 1024;
@@ -41,7 +43,7 @@ pub(crate) struct Flows {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     /// No connection.
-    #[error("cannot connect to {address}: {source}")]
+    #[error("cannot connect to {address}")]
     Connect {
         /// Where to.
         address: SocketAddr,
@@ -49,11 +51,11 @@ pub(crate) enum LoadError {
         source: io::Error,
     },
     /// The server side failed.
-    #[error("cannot accept connections: {0}")]
+    #[error("cannot accept connections")]
     Accept(#[source] io::Error),
     /// The kernel does not have this congestion control, or not for us.
     #[error(
-        "cannot use the congestion control \"{name}\": {source}; this kernel offers: {offered} \
+        "cannot use the congestion control \"{name}\"; this kernel offers: {offered} \
          (as root, \"modprobe tcp_{name}\" may add it)"
     )]
     Congestion {
@@ -65,7 +67,7 @@ pub(crate) enum LoadError {
         source: io::Error,
     },
     /// No thread.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start a thread")]
     Thread(#[source] io::Error),
 }
 
@@ -80,7 +82,7 @@ impl Flows {
         let address = listener.local_addr().map_err(LoadError::Accept)?;
         let connected: io::Result<Vec<_>> = thread::scope(|scope| {
             let threads: Vec<_> = (0..count).map(|_| scope.spawn(&connect)).collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
+            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
             joined
                 .map(|outcome| outcome.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
                 .collect()
@@ -139,7 +141,13 @@ fn accept(count: usize, listener: &TcpListener) -> io::Result<Vec<TcpStream>> {
     Ok(accepted)
 }
 
-fn use_congestion(socket: &TcpStream, name: &str) -> Result<(), LoadError> {
+/// Whether senders will be able to use this congestion control.
+pub(crate) fn check_congestion(name: &str) -> Result<(), LoadError> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    use_congestion(&socket.map_err(|errno| LoadError::Accept(errno.into()))?, name)
+}
+
+fn use_congestion(socket: impl AsFd, name: &str) -> Result<(), LoadError> {
     set_tcp_congestion(socket, name).map_err(|errno| {
         let offered =
             std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
@@ -239,6 +247,8 @@ mod tests {
 
     #[test]
     fn an_unknown_congestion_control_is_named_with_those_there_are() {
+        assert!(check_congestion("reno").is_ok());
+        assert!(check_congestion("nosuch").is_err());
         let error = flows(1).start(Direction::Upload, "nosuch").expect_err("there is none");
         let message = error.to_string();
         assert!(message.contains("\"nosuch\"") && message.contains("reno"), "{message}");

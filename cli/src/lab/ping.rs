@@ -156,7 +156,7 @@ impl Ping {
         let mut due = Instant::now();
         loop {
             match phase.phase() {
-                Phase::Over => return Ok(self.found),
+                Phase::Over => return Ok(self.without_pending()),
                 Phase::Ending => break,
                 phase => self.send(phase, Instant::now())?,
             }
@@ -166,10 +166,23 @@ impl Ping {
         }
         let patience = (self.slowest * 3 / 2).clamp(SHORTEST_WAIT, LONGEST_WAIT);
         let deadline = Instant::now() + patience;
-        while self.is_awaited() && phase.phase() != Phase::Over && Instant::now() < deadline {
+        while self.is_awaited() && Instant::now() < deadline {
+            if phase.phase() == Phase::Over {
+                return Ok(self.without_pending());
+            }
             self.receive_until(Instant::now() + GAP)?;
         }
         Ok(self.found)
+    }
+
+    /// What was found when there is no time to wait: what is on its way is not lost.
+    fn without_pending(mut self) -> Pings {
+        for echo in std::mem::take(&mut self.pending).into_values() {
+            if let Some(rtts) = self.rtts(echo.phase) {
+                rtts.sent -= 1;
+            }
+        }
+        self.found
     }
 
     /// Whether an answer is missing that would be counted.

@@ -3,6 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
+use super::FIFO_LIMIT;
 use super::ping::Rtts;
 
 /// Everything that was measured.
@@ -102,7 +103,7 @@ impl Report {
     /// The report as text.
     pub(crate) fn text(&self) -> String {
         let mut table = Table::new();
-        table.load_preset(presets::ASCII_BORDERS_ONLY_CONDENSED);
+        table.load_style(presets::ASCII_BORDERS_ONLY_CONDENSED);
         table.set_header([
             "discipline",
             "goodput",
@@ -133,9 +134,9 @@ impl Report {
         };
         let mut text = format!(
             "{load} ({congestion_control}) through one bottleneck, path delay {}.\n\
-             ping p50 … max: round-trip times of an ICMP echo under that load; what exceeds \
-             \"ping idle\"\nis time spent in queues. goodput: TCP payload that arrived. lost: echoes \
-             without an answer.\n",
+             ping p50 … max: round-trip times under that load; what exceeds \"ping idle\" is\n\
+             time spent in queues. goodput: TCP payload that arrived. lost: pings unanswered.\n\
+             fifo: a drop-tail queue of {FIFO_LIMIT} packets, what most links have.\n\n",
             millis(u64::try_from(*rtt_us).unwrap_or(0)),
         );
         for run in &self.runs {
@@ -180,7 +181,7 @@ impl Run {
             Some(rate)
                 if rate > 0 && (self.upload_bit.is_none() || self.download_bit.is_none()) =>
             {
-                format!(" at {} % of the rate", self.goodput_bit * 100 / rate)
+                format!(", TCP gets {} % of the rate", self.goodput_bit * 100 / rate)
             }
             _ => String::new(),
         };
@@ -269,8 +270,14 @@ mod tests {
     #[test]
     fn the_table_says_what_was_found() {
         let text = report().text();
-        for part in ["fifo", "18.91 Mbit/s", "20.3 ms", "612 ms", "adds 592 ms", "94 % of the rate"]
-        {
+        for part in [
+            "fifo",
+            "18.91 Mbit/s",
+            "20.3 ms",
+            "612 ms",
+            "adds 592 ms",
+            "TCP gets 94 % of the rate",
+        ] {
             assert!(text.contains(part), "{part} in {text}");
         }
     }
