@@ -51,6 +51,12 @@ fn a_device_removed_under_way_stops_the_bridge_by_name() {
     }
     let lab = Lab::new();
     let bridge = lab.bridge(Fifo::default);
+    // Or the kernel's own IPv6 frames would wake the bridge and hide that the removal did not.
+    for (namespace, port) in [(&lab.client, "lan0"), (&lab.server, "wan0")] {
+        let switch = format!("/proc/sys/net/ipv6/conf/{port}/disable_ipv6");
+        namespace.run(|| std::fs::write(switch, "1").expect("a sysctl of the namespace"));
+    }
+    std::thread::sleep(Duration::from_millis(50));
     bridge.snapshot();
     lab.server.run(|| netlink::delete("wan0").expect("it can be removed"));
     let outcome = bridge.outcome().expect("the bridge notices, although nothing is sent");
