@@ -25,7 +25,7 @@ use crate::units::FrameLen;
 /// Most frames read of one port per turn, …
 const READ_FRAMES: u32 = 64;
 /// … and most bytes: four superpackets or so stay in a second-level cache until they are written.
-const READ_BYTES: u32 = 64 * 1024;
+const READ_BYTES: u32 = 256 * 1024;
 /// Most frames or segments drained of one discipline per turn.
 const SENT_FRAMES: u32 = 1024;
 

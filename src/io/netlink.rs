@@ -224,8 +224,8 @@ impl Netlink {
         self.set(name, "move", change).await
     }
 
-    /// The kind of the device's root queue discipline (`cake`, `fq_codel`, `noqueue`, …); `None` if
-    /// it has none.
+    /// The kind of the device's root queue discipline (`cake`, `fq_codel`, …); `None` if it has
+    /// none.
     ///
     /// # Errors
     /// There is no such device, or the kernel refuses.

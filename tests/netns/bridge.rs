@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ucake::io::netlink;
 
+use crate::fifo::Fifo;
 use crate::lab::Lab;
 use crate::require_netns;
 
@@ -13,7 +14,7 @@ fn tcp_crosses_in_superpackets() {
         return;
     }
     let lab = Lab::new();
-    let bridge = lab.bridge();
+    let bridge = lab.bridge(Fifo::default);
     let received = lab.upload(1, Duration::from_millis(500));
     let [lan, wan] = bridge.snapshot().ports;
     bridge.stop().expect("a clean stop");
@@ -27,12 +28,35 @@ fn tcp_crosses_in_superpackets() {
 }
 
 #[test]
+fn superpackets_split_by_us_are_frames_the_kernel_takes() {
+    if require_netns().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let bridge = lab.bridge(Fifo::splitting);
+    let bytes: Vec<u8> = (0..8_000_000_u32).map(|at| (at % 251).to_le_bytes()[0]).collect();
+    let arrived = lab.deliver(bytes.clone());
+    let [lan, wan] = bridge.snapshot().ports;
+    bridge.stop().expect("a clean stop");
+    assert!(arrived == bytes, "{} of {} bytes, or others", arrived.len(), bytes.len());
+    assert!(lan.counters.largest_read > 10_000, "{:?}", lan.counters);
+    assert!(wan.counters.frames_out > 8_000_000 / 1460, "{:?}", wan.counters);
+    assert_eq!(wan.counters.write_errors.total(), 0, "{:?}", wan.counters);
+}
+
+#[test]
 fn a_device_removed_under_way_stops_the_bridge_by_name() {
     if require_netns().is_none() {
         return;
     }
     let lab = Lab::new();
-    let bridge = lab.bridge();
+    let bridge = lab.bridge(Fifo::default);
+    // Or the kernel's own IPv6 frames would wake the bridge and hide that the removal did not.
+    for (namespace, port) in [(&lab.client, "lan0"), (&lab.server, "wan0")] {
+        let switch = format!("/proc/sys/net/ipv6/conf/{port}/disable_ipv6");
+        namespace.run(|| std::fs::write(switch, "1").expect("a sysctl of the namespace"));
+    }
+    std::thread::sleep(Duration::from_millis(50));
     bridge.snapshot();
     lab.server.run(|| netlink::delete("wan0").expect("it can be removed"));
     let outcome = bridge.outcome().expect("the bridge notices, although nothing is sent");
@@ -46,7 +70,7 @@ fn a_device_removed_under_load_stops_the_bridge_by_name() {
         return;
     }
     let lab = Lab::new();
-    let bridge = lab.bridge();
+    let bridge = lab.bridge(Fifo::default);
     let (ready, listening) = std::sync::mpsc::channel();
     let flood = lab.client.spawn("flood", move || {
         let socket = std::net::UdpSocket::bind((crate::lab::CLIENT, 0)).expect("our address");
@@ -74,7 +98,7 @@ fn frames_for_a_link_that_is_down_are_counted_and_the_bridge_goes_on() {
         return;
     }
     let lab = Lab::new();
-    let bridge = lab.bridge();
+    let bridge = lab.bridge(Fifo::default);
     let down = netlink::LinkOptions { up: Some(false), ..Default::default() };
     lab.server.run(move || netlink::configure("wan0", &down).expect("it is taken down"));
     lab.client.run(|| {
@@ -94,7 +118,7 @@ fn an_idle_bridge_sleeps() {
         return;
     }
     let lab = Lab::new();
-    let bridge = lab.bridge();
+    let bridge = lab.bridge(Fifo::default);
     std::thread::sleep(Duration::from_millis(300));
     let before = bridge.snapshot().bridge.turns;
     std::thread::sleep(Duration::from_millis(500));

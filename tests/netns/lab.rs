@@ -40,7 +40,7 @@ impl Lab {
     }
 
     /// Opens both taps, gives them addresses and puts a bridge between them.
-    pub(crate) fn bridge(&self) -> Running {
+    pub(crate) fn bridge(&self, discipline: fn() -> Fifo) -> Running {
         let lan = open(&self.client, "lan0", CLIENT);
         let wan = open(&self.server, "wan0", SERVER);
         let (commands, mut inbox) = mpsc::channel(4);
@@ -51,7 +51,7 @@ impl Lab {
             runtime.expect("a runtime").block_on(async {
                 let [lan, wan] =
                     [lan, wan].map(|tap| Box::new(TapPort::new(tap).expect("a tap at work")));
-                let mut bridge = Bridge::new(lan, wan, Fifo::default(), Fifo::default());
+                let mut bridge = Bridge::new(lan, wan, discipline(), discipline());
                 let mut timer = Timer::new().expect("a timer");
                 run(&mut bridge, &mut timer, &mut inbox).await
             })
@@ -59,6 +59,26 @@ impl Lab {
         let thread = std::thread::Builder::new().name("bridge".into()).spawn(work);
         let thread = thread.expect("a thread");
         Running { commands, task: number.recv().expect("the thread starts"), thread }
+    }
+
+    /// Sends `bytes` from client to server; what arrived.
+    pub(crate) fn deliver(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let (ready, listening) = std_mpsc::channel();
+        let sink = self.server.spawn("sink", move || {
+            let listener = TcpListener::bind((SERVER, 5001)).expect("the address is ours");
+            ready.send(()).expect("somebody waits");
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let mut arrived = Vec::new();
+            stream.read_to_end(&mut arrived).expect("a whole stream");
+            arrived
+        });
+        listening.recv().expect("the sink listens");
+        self.client.run(move || {
+            let to = SocketAddr::from((SERVER, 5001));
+            let stream = TcpStream::connect_timeout(&to, Duration::from_secs(5));
+            stream.expect("a connection").write_all(&bytes).expect("the stream takes it");
+        });
+        sink.expect("a thread").join().expect("the sink finishes")
     }
 
     /// Sends from client to server on `streams` connections for `length`. Returns bytes received.

@@ -9,10 +9,11 @@ mod lab;
 mod names;
 mod speed;
 
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 
 use ucake::io::namespace::Namespace;
-use ucake::io::netlink::{self, LinkOptions};
+use ucake::io::netlink::{self, LinkOptions, Route};
 use ucake::io::tap::{OpenError, Tap, TapOptions};
 
 /// A namespace, or `None` after saying why there is none.
@@ -117,6 +118,31 @@ fn refusals_of_the_kernel_name_the_device_and_the_wish() {
         let error = Tap::open("ucake0", &options).expect_err("too large");
         let text = error.to_string();
         assert!(text.starts_with("cannot set up ucake0: cannot set the mtu of ucake0: "), "{text}");
+    });
+}
+
+#[test]
+fn a_device_takes_addresses_and_routes_of_both_families() {
+    let Some(namespace) = require_netns() else { return };
+    namespace.run(|| {
+        let _tap = Tap::open("ucake0", &TapOptions::default()).expect("a tap opens");
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let route = |to, gateway| Route { destination: (ip(to), 0), gateway };
+        let mut options = LinkOptions {
+            up: Some(true),
+            addresses: vec![(ip("10.9.0.1"), 24), (ip("fd00:9::1"), 64)],
+            routes: vec![route("0.0.0.0", Some(ip("10.9.0.2"))), route("::", None)],
+            ..LinkOptions::default()
+        };
+        netlink::configure("ucake0", &options).expect("all of it is taken");
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        socket.connect("192.0.2.1:9").expect("there is a way");
+        assert_eq!(socket.local_addr().expect("an address").ip(), ip("10.9.0.1"));
+
+        options =
+            LinkOptions { routes: vec![route("::", Some(ip("10.9.0.2")))], ..Default::default() };
+        let error = netlink::configure("ucake0", &options).expect_err("families differ");
+        assert!(error.to_string().starts_with("cannot add a route by ucake0: "), "{error}");
     });
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ucake::io::netlink::Netlink;
 
+use crate::fifo::Fifo;
 use crate::lab::{CLIENT, Lab, SERVER, configure};
 use crate::require_netns;
 
@@ -23,7 +24,7 @@ fn bridge_beside_relay() {
     }
     for _ in 0..3 {
         let lab = Lab::new();
-        let bridge = lab.bridge();
+        let bridge = lab.bridge(Fifo::default);
         report("bridge", bridge.task, || lab.upload(STREAMS, LENGTH));
         let [lan, _] = bridge.snapshot().ports;
         println!("        mean read {}", lan.counters.bytes_in / lan.counters.frames_in);
