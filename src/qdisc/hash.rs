@@ -46,7 +46,8 @@ impl FlowHasher {
     /// The host hashes that `isolation` asks for, 0 for a side it does not look at (spec §4.2 step 4).
     #[must_use]
     pub fn hosts(&self, key: &FlowKey, isolation: Isolation) -> HostHashes {
-        if !key.is_ip() {
+        let unread = key.source == 0 && key.destination == 0;
+        if !key.is_ip() || unread {
             return HostHashes::default();
         }
         let bare =

@@ -137,8 +137,9 @@ impl Source for Backlogged {
     }
 
     fn delivered(&mut self, departure: &Departure<SimFrame>, now: Instant) -> Option<Instant> {
-        // A train counts as one packet: the next goes out with its last segment.
-        if departure.frame.segment + 1 < self.meta.segments.count {
+        // A train counts as one packet: the next is sent when its last segment has left.
+        let whole = departure.len == self.meta.counted_len();
+        if !whole && departure.frame.segment + 1 < self.meta.segments.count {
             return None;
         }
         self.missing += 1;
@@ -146,8 +147,8 @@ impl Source for Backlogged {
     }
 }
 
-/// A responsive sender: a window that grows by one packet per round trip and halves, at most once per
-/// round trip, when packets are lost or marked.
+/// A responsive sender: a window that doubles each round trip until packets are first lost or marked, then
+/// grows by one packet per round trip and halves, at most once per round trip, when that happens again.
 #[derive(Clone, Debug)]
 pub struct Reno {
     meta: Meta,
@@ -158,6 +159,7 @@ pub struct Reno {
     next_sequence: u64,
     acks: std::collections::VecDeque<(Instant, u64, bool)>,
     calm_until: Instant,
+    slow_start: bool,
 }
 
 impl Reno {
@@ -172,6 +174,7 @@ impl Reno {
             next_sequence: 0,
             acks: std::collections::VecDeque::new(),
             calm_until: BEGIN,
+            slow_start: true,
         }
     }
 
@@ -180,6 +183,9 @@ impl Reno {
         if congested && now >= self.calm_until {
             self.window = (self.window / 2).max(2_000);
             self.calm_until = now + self.round_trip;
+            self.slow_start = false;
+        } else if self.slow_start {
+            self.window += 1000 * packets;
         } else if !congested {
             self.window += 1_000_000 / self.window.max(1);
         }
@@ -198,7 +204,8 @@ impl Source for Reno {
             outbox.push(self.meta);
             self.in_flight += 1;
         }
-        self.acks.front().map(|&(at, ..)| at)
+        // Each acknowledgement announced itself when its packet was delivered.
+        None
     }
 
     fn delivered(&mut self, departure: &Departure<SimFrame>, now: Instant) -> Option<Instant> {

@@ -1,0 +1,85 @@
+//! Classes of service get their shares and no more.
+
+use super::*;
+use ucake::packet::{Dscp, ETHERTYPE_ARP, FlowKey};
+use ucake::qdisc::{Diffserv, Discipline};
+use ucake::sim::{BEGIN, flow};
+
+/// A code point of each tin, in internal order.
+fn code_points(diffserv: Diffserv) -> &'static [u8] {
+    match diffserv {
+        Diffserv::Besteffort => &[0],
+        Diffserv::Diffserv3 => &[0, 8, 46],
+        Diffserv::Diffserv4 => &[0, 8, 34, 46],
+        Diffserv::Diffserv8 => &[1, 8, 0, 34, 18, 16, 46, 48],
+        Diffserv::Precedence => &[0, 8, 16, 24, 32, 40, 48, 56],
+    }
+}
+
+/// Shares of the named tins (internal order) when each always has packets.
+fn saturated(config: Config, tins: &[usize]) -> Vec<f64> {
+    let points = code_points(config.diffserv);
+    let metas: Vec<Meta> = tins.iter().map(|&tin| full(flow(1).with_dscp(points[tin]))).collect();
+    let (report, _) = share(config, &metas, Span::from_secs(30));
+    shares(&report)
+}
+
+#[test]
+fn every_code_point_goes_where_linux_puts_it() {
+    let golden = std::fs::read_to_string("tests/data/dscp_tins.json").expect("the file is kept");
+    let golden: serde_json::Value = serde_json::from_str(&golden).expect("it is JSON");
+    for diffserv in Diffserv::ALL {
+        let columns = golden["modes"][diffserv.name()].as_array().expect("the mode is there");
+        assert_eq!(columns.len(), 64);
+        for (dscp, column) in (0..).zip(columns) {
+            let mut cake = cake(Config { diffserv, ..Config::default() });
+            let meta = full(flow(1).with_dscp(dscp));
+            cake.enqueue(SimFrame::new(&meta), &meta, BEGIN);
+            let got = cake.stats().tins.iter().position(|tin| tin.packets == 1);
+            let expected = column.as_u64().and_then(|column| usize::try_from(column).ok());
+            assert_eq!(got, expected, "{} DSCP {dscp}", diffserv.name());
+        }
+    }
+}
+
+#[test]
+fn arp_travels_with_network_control() {
+    for (diffserv, column) in
+        [(Diffserv::Diffserv3, 2), (Diffserv::Diffserv4, 3), (Diffserv::Diffserv8, 7)]
+    {
+        let mut cake = cake(Config { diffserv, ..Config::default() });
+        let key = FlowKey { ethertype: ETHERTYPE_ARP, ..FlowKey::default() };
+        let meta = Meta { dscp: Dscp::CS7, flow: key, ..flow(1).with_len(FrameLen(60)) };
+        cake.enqueue(SimFrame::new(&meta), &meta, BEGIN);
+        assert_eq!(cake.stats().tins[column].packets, 1, "{}", diffserv.name());
+    }
+}
+
+#[test]
+fn saturated_tins_share_as_the_specification_says() {
+    use Diffserv::{Diffserv3, Diffserv4, Diffserv8, Precedence};
+    // Spec §6.3.
+    let eight: &[f64] = &[0.0, 0.0, 0.0, 0.0, 0.0, 15.85, 44.88, 39.27];
+    let all = &[0, 1, 2, 3, 4, 5, 6, 7];
+    let rows: [(Diffserv, &[usize], &[f64]); 6] = [
+        (Diffserv3, &[0, 1, 2], &[68.75, 6.25, 25.0]),
+        (Diffserv4, &[0, 1, 2, 3], &[18.75, 6.25, 50.0, 25.0]),
+        (Diffserv4, &[0, 1, 3], &[68.75, 6.25, 25.0]),
+        (Diffserv4, &[1, 2, 3], &[6.25, 62.5, 31.25]),
+        (Diffserv8, all, eight),
+        (Precedence, all, eight),
+    ];
+    for (diffserv, tins, expected) in rows {
+        let got = saturated(Config { diffserv, ..mbit(100) }, tins);
+        for ((got, expected), tin) in got.into_iter().zip(expected).zip(tins) {
+            assert_near(got, *expected, 0.3, &format!("{} tin {tin}", diffserv.name()));
+        }
+    }
+}
+
+#[test]
+fn a_tin_alone_gets_the_whole_rate_whatever_its_threshold() {
+    let span = Span::from_secs(10);
+    let (report, _) = share(mbit(10), &[full(flow(1).with_dscp(8))], span);
+    assert_near(report.sources[0].bits_per_second(span) / 1e7, 1.0, 0.001, "Bulk alone");
+}
