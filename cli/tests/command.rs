@@ -1,0 +1,204 @@
+//! The command as its users meet it: exit status, what goes to which stream, signals, taps.
+//!
+//! Tests that need root and a tap say SKIPPED where they may not have them.
+
+use std::io::Read as _;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use assert_cmd::cargo::cargo_bin;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value as Json;
+use ucake::io::namespace::Namespace;
+use ucake::io::netlink;
+use ucake::io::tap::{Tap, TapOptions};
+
+fn ucake(args: &[&str]) -> Command {
+    let mut command = Command::new(cargo_bin("ucake"));
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn finished(args: &[&str]) -> Output {
+    ucake(args).output().expect("the binary was built")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A namespace to work in, or none and a word about it.
+fn namespace() -> Option<Namespace> {
+    let namespace = Namespace::new("test");
+    let usable = namespace.map_err(|error| error.to_string()).and_then(|namespace| {
+        let tap = namespace.run(|| Tap::open("probe", &TapOptions::default()));
+        tap.map(|_| namespace).map_err(|error| error.to_string())
+    });
+    usable.inspect_err(|error| eprintln!("SKIPPED: {error}")).ok()
+}
+
+/// Starts the command inside.
+fn started(namespace: &Namespace, args: &'static [&'static str]) -> Child {
+    namespace.run(|| ucake(args).spawn()).expect("the binary was built")
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("it has an id");
+    kill_process(pid, signal).expect("it is our child");
+}
+
+/// Waits until there is such a device.
+fn await_device(namespace: &Namespace, name: &'static str) {
+    await_that("the device", || namespace.run(move || netlink::link(name)).is_ok());
+}
+
+fn await_that(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} did not come");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits for the end and takes what was printed.
+fn ended(mut child: Child) -> Output {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while child.try_wait().expect("it is our child").is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("it does not end");
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().expect("it is our child")
+}
+
+#[test]
+fn bad_usage_is_told_from_refusal() {
+    let bad = [
+        &["run", "lan0", "tap:wan0"][..],
+        &["run", "tap:a", "tap:a"],
+        &["run", "tap:a", "tap:b", "--up", "bestefort"],
+        &["run", "tap:a", "tap:b", "--up", "bandwidth"],
+        &["run", "tap:a", "tap:b", "--down", "nat"],
+        &["run", "tap:a-name-that-is-too-long", "tap:b"],
+        &["run", "packet:eth0", "tap:b"],
+        &["lab", "--rate", "5m"],
+        &["lab", "--scenario", "sideways"],
+        &["shape"],
+        &[],
+    ];
+    for args in bad {
+        let output = finished(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{args:?}");
+    }
+    for args in [&["lab", "--cc", "nosuch"][..], &["lab", "--json", "/nonexistent/file"]] {
+        let output = finished(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output).lines().count(), 1, "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn help_goes_to_standard_output() {
+    for args in [&["--help"][..], &["run", "--help"], &["lab", "-h"], &["--version"]] {
+        let output = finished(args);
+        assert!(output.status.success() && output.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn the_laboratory_shows_the_disease_and_the_cure() {
+    let Some(namespace) = namespace() else { return };
+    let args = &["lab", "--rate", "10mbit", "--seconds", "3", "--json", "-"];
+    let output = ended_within(Duration::from_secs(60), started(&namespace, args));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("ping idle"), "the table is on standard error");
+    let report: Json = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
+    let [fifo, cake] = [&report["runs"][0], &report["runs"][1]];
+    assert_eq!((&fifo["discipline"], &cake["discipline"]), (&"fifo".into(), &"cake".into()));
+    for run in [fifo, cake] {
+        assert_eq!(run["rate_bit"], 10_000_000);
+        let goodput = run["goodput_bit"].as_u64().expect("a number");
+        // A busy machine delivers less, none delivers more.
+        assert!((5_000_000..=10_000_000).contains(&goodput), "{run}");
+        assert!(run["ping_us"]["p50"].as_u64() >= Some(20_000), "{run}");
+    }
+    let p50 = |run: &Json| run["ping_us"]["p50"].as_u64();
+    assert!(p50(fifo) > p50(cake), "{report}");
+}
+
+fn ended_within(patience: Duration, child: Child) -> Output {
+    let (done, outcome) = std::sync::mpsc::channel();
+    let pid = child.id();
+    thread::spawn(move || done.send(child.wait_with_output()));
+    match outcome.recv_timeout(patience) {
+        Ok(output) => output.expect("it is our child"),
+        Err(_) => panic!("process {pid} does not end within {patience:?}"),
+    }
+}
+
+#[test]
+fn the_laboratory_stops_when_told_with_what_it_has() {
+    let Some(namespace) = namespace() else { return };
+    let child = started(&namespace, &["lab", "--seconds", "3600", "--json", "-"]);
+    // Idle, warm-up, and a second to measure in.
+    thread::sleep(Duration::from_secs(6));
+    signal(&child, Signal::INT);
+    let output = ended_within(Duration::from_secs(5), child);
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    let report: Json = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
+    assert_eq!(report["runs"][0]["interrupted"], true, "{report}");
+}
+
+#[test]
+fn run_shapes_prints_and_stops_as_told() {
+    let Some(namespace) = namespace() else { return };
+    let args = &["run", "tap:lan0", "tap:wan0", "--up", "bandwidth 20mbit", "--down", "lan"];
+    let mut child = started(&namespace, args);
+    await_device(&namespace, "wan0");
+    // The handlers are in place soon after the device is.
+    thread::sleep(Duration::from_millis(300));
+    signal(&child, Signal::USR1);
+    let mut first = [0; 24];
+    child.stdout.as_mut().expect("piped").read_exact(&mut first).expect("the table comes");
+    assert_eq!(&first, b"qdisc cake 8001: dev wan");
+    signal(&child, Signal::TERM);
+    let output = ended(child);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    for line in ["qdisc cake 8001: dev wan0 root refcnt 2 bandwidth 20Mbit diffserv3", "rtt 1ms"] {
+        assert!(text.contains(line), "{text}");
+    }
+    let devices = ["lan0", "wan0"].map(|name| namespace.run(move || netlink::link(name)));
+    assert!(devices.iter().all(Result::is_err), "{devices:?}");
+}
+
+#[test]
+fn a_device_removed_while_running_is_named() {
+    let Some(namespace) = namespace() else { return };
+    let child = started(&namespace, &["run", "tap:lan0", "tap:wan0"]);
+    await_device(&namespace, "wan0");
+    thread::sleep(Duration::from_millis(300));
+    namespace.run(|| netlink::delete("wan0")).expect("it is there");
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("wan0 is gone"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_tap_that_somebody_holds_is_named_and_nothing_is_left() {
+    let Some(namespace) = namespace() else { return };
+    let held = namespace.run(|| Tap::open("wan0", &TapOptions::default())).expect("root may");
+    let output = ended(started(&namespace, &["run", "tap:lan0", "tap:wan0"]));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("wan0"), "{}", stderr(&output));
+    assert!(namespace.run(|| netlink::link("lan0")).is_err());
+    drop(held);
+}
