@@ -11,7 +11,7 @@ use super::config::{Config, Isolation};
 use super::diffserv::Share;
 use super::drr::{FlowSets, List, Set};
 use super::flow::{Charge, Flow};
-use super::flow_table::{FlowTable, Found, SLOTS};
+use super::flow_table::{FlowTable, Found, PerSlot};
 use super::hash::{FlowHasher, HostHashes};
 use super::host::{self, HostTable};
 use super::shaper::{ByteTime, TinClock};
@@ -33,7 +33,7 @@ pub struct Tin {
     clock: TinClock,
     deficit: i32,
     table: FlowTable,
-    flows: Vec<Flow>,
+    flows: PerSlot<Flow>,
     sets: FlowSets,
     sources: HostTable,
     destinations: HostTable,
@@ -73,7 +73,7 @@ impl Tin {
             clock: TinClock::default(),
             deficit: 0,
             table: FlowTable::new(),
-            flows: vec![Flow::default(); usize::from(SLOTS)],
+            flows: PerSlot::new(),
             sets: FlowSets::new(),
             sources: HostTable::new(),
             destinations: HostTable::new(),
@@ -118,7 +118,7 @@ impl Tin {
 
     /// Counts what was appended to a queue, `packets` units of `total` together.
     pub fn admit(&mut self, slot: u16, packets: u16, total: Charge) {
-        self.flows[usize::from(slot)].backlog += total.len;
+        self.flows[slot].backlog += total.len;
         self.counters.backlog += total.len;
         self.counters.packets += u64::from(packets);
         self.counters.bytes += u64::from(total.len.0);
@@ -135,7 +135,7 @@ impl Tin {
             Set::None | Set::Decaying => {
                 self.sets.append(slot, List::New);
                 self.set_state(slot, Set::Sparse);
-                self.flows[usize::from(slot)].deficit = self.quantum(slot, dither);
+                self.flows[slot].deficit = self.quantum(slot, dither);
             }
             Set::SparseWait => self.set_state(slot, Set::Bulk),
             Set::Sparse | Set::Bulk => {}
@@ -145,7 +145,7 @@ impl Tin {
     /// Whether this queue may send in this round; otherwise it goes to the back with a fresh quantum
     /// (spec §1.2 step 5).
     pub fn may_send(&mut self, slot: u16, dither: impl FnOnce() -> u16) -> bool {
-        let flow = &self.flows[usize::from(slot)];
+        let flow = &self.flows[slot];
         if flow.deficit > 0 {
             return true;
         }
@@ -155,7 +155,7 @@ impl Tin {
         }
         // After the change of state: the flow itself counts towards its hosts' load.
         let quantum = self.quantum(slot, dither());
-        let flow = &mut self.flows[usize::from(slot)];
+        let flow = &mut self.flows[slot];
         flow.deficit = flow.deficit.saturating_add(quantum);
         self.sets.append(slot, List::Old);
         false
@@ -163,7 +163,7 @@ impl Tin {
 
     /// The scheduler found this queue empty (spec §1.2 step 6).
     pub fn found_empty(&mut self, slot: u16, now: Instant) {
-        let cobalt = &mut self.flows[usize::from(slot)].cobalt;
+        let cobalt = &mut self.flows[slot].cobalt;
         let blue = cobalt.queue_empty(&self.params, now);
         let at_rest = cobalt.is_at_rest(now);
         self.count_unresponsive(blue);
@@ -178,19 +178,19 @@ impl Tin {
 
     /// A unit was taken out of a queue.
     pub fn release(&mut self, slot: u16, len: FrameLen) {
-        self.flows[usize::from(slot)].backlog -= len;
+        self.flows[slot].backlog -= len;
         self.counters.backlog -= len;
     }
 
     /// The AQM or the memory limit dropped a unit.
     pub fn count_drop(&mut self, slot: u16) {
-        self.flows[usize::from(slot)].drops += 1;
+        self.flows[slot].drops += 1;
         self.counters.drops += 1;
     }
 
     /// The memory limit took a packet from this queue.
     pub fn queue_full(&mut self, slot: u16, now: Instant) {
-        let blue = self.flows[usize::from(slot)].cobalt.queue_full(&self.params, now);
+        let blue = self.flows[slot].cobalt.queue_full(&self.params, now);
         self.count_unresponsive(blue);
     }
 
@@ -203,7 +203,7 @@ impl Tin {
     /// Takes `wire_len` off a flow's deficit, and off the tin's own while that counts.
     pub fn spend(&mut self, slot: u16, wire_len: WireLen) {
         let bytes = i32::try_from(wire_len.0).unwrap_or(i32::MAX);
-        let flow = &mut self.flows[usize::from(slot)];
+        let flow = &mut self.flows[slot];
         flow.deficit = flow.deficit.saturating_sub(bytes);
         if self.share.threshold.is_none() {
             self.deficit = self.deficit.saturating_sub(bytes);
@@ -222,12 +222,12 @@ impl Tin {
 
     /// A queue.
     pub fn flow(&self, slot: u16) -> &Flow {
-        &self.flows[usize::from(slot)]
+        &self.flows[slot]
     }
 
     /// A queue, to be changed.
     pub fn flow_mut(&mut self, slot: u16) -> &mut Flow {
-        &mut self.flows[usize::from(slot)]
+        &mut self.flows[slot]
     }
 
     /// A queue's AQM is judged by these.
@@ -247,7 +247,7 @@ impl Tin {
 
     /// The queues that are in some list.
     pub fn active_queues(&self) -> impl Iterator<Item = (u16, &Flow)> {
-        (0..).zip(&self.flows).filter(|&(slot, _)| self.sets.is_active(slot))
+        self.flows.iter().filter(|&(slot, _)| self.sets.is_active(slot))
     }
 
     /// Whether there is a flow to serve; decaying ones do not count.
@@ -305,7 +305,7 @@ impl Tin {
         if bulk {
             self.leave_hosts(slot);
         }
-        let flow = &mut self.flows[usize::from(slot)];
+        let flow = &mut self.flows[slot];
         if self.isolation.fair_by_source() {
             flow.source_host = self.sources.assign(hashes.source);
         }
@@ -318,7 +318,7 @@ impl Tin {
     }
 
     fn join_hosts(&mut self, slot: u16) {
-        let flow = &self.flows[usize::from(slot)];
+        let flow = &self.flows[slot];
         if self.isolation.fair_by_source() {
             self.sources.join(flow.source_host);
         }
@@ -328,7 +328,7 @@ impl Tin {
     }
 
     fn leave_hosts(&mut self, slot: u16) {
-        let flow = &self.flows[usize::from(slot)];
+        let flow = &self.flows[slot];
         if self.isolation.fair_by_source() {
             self.sources.leave(flow.source_host);
         }
@@ -339,7 +339,7 @@ impl Tin {
 
     /// Bulk flows of a queue's source and destination host; 0 for a side that nobody is fair by.
     pub(super) fn host_loads(&self, slot: u16) -> (u16, u16) {
-        let flow = &self.flows[usize::from(slot)];
+        let flow = &self.flows[slot];
         let (mut sources, mut destinations) = (0, 0);
         if self.isolation.fair_by_source() {
             sources = self.sources.bulk_flows(flow.source_host);
