@@ -212,7 +212,7 @@ impl TcpFlags {
 }
 
 impl TcpOptions {
-    /// The trigger's clock in a comparison: the first timestamps option, else zeros.
+    /// What older ACKs are measured by: the first timestamps option, else zeros.
     #[must_use]
     pub fn timestamp(&self) -> Timestamps {
         self.timestamps.as_slice().first().copied().unwrap_or_default()
@@ -578,7 +578,7 @@ mod tests {
             for network in [Network::Ipv4, Network::Ipv6, Network::Other] {
                 for network_offset in [near, far] {
                     let layout = Layout { network, network_offset, ..Layout::default() };
-                    TcpHeader::read(&frame, &layout);
+                    let _ = TcpHeader::read(&frame, &layout);
                 }
             }
         }
