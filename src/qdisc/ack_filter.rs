@@ -442,10 +442,10 @@ mod tests {
         for _ in 0..sent {
             queue.pop(&mut nodes).expect("a segment");
         }
-        let place = queue.walk(&nodes).next().expect("the rest").0;
-        let train = queue.remove(&mut nodes, place).expect("it is there");
+        let (at, _) = queue.walk(&nodes).next().expect("the rest");
+        let train = queue.remove(&mut nodes, at).expect("it is there");
         let ack = |number| whole(frame(Some(echoing(number, acks))));
-        super::tests::place(vec![ack(1), train, ack(2)], &echoing(9, acks), Conservative)
+        place(vec![ack(1), train, ack(2)], &echoing(9, acks), Conservative)
     }
 
     #[test]
