@@ -190,13 +190,15 @@ fn shaped_to(rate: Rate) -> Shaped {
     shaped
 }
 
-/// CAKE, and a look at what leaves it and when.
+/// CAKE, and a look at what leaves it and when, for as long as there is something to leave.
 struct Metered {
     cake: Cake<FrameBuf>,
-    /// First and last departure.
-    window: Option<(Instant, Instant)>,
+    /// First and last departure since the queue last ran dry.
+    busy: Option<(Instant, Instant)>,
+    /// Bytes that left in all such times, and those of the last departure.
     wire_bytes: u64,
     last_wire_bytes: u64,
+    span: Span,
     dry: u64,
     wake_at: Option<Instant>,
     lateness: Vec<i64>,
@@ -206,9 +208,10 @@ impl Metered {
     fn new(cake: Cake<FrameBuf>) -> Self {
         Self {
             cake,
-            window: None,
+            busy: None,
             wire_bytes: 0,
             last_wire_bytes: 0,
+            span: Span::ZERO,
             dry: 0,
             wake_at: None,
             lateness: Vec::with_capacity(1 << 20),
@@ -216,20 +219,27 @@ impl Metered {
     }
 
     fn begin(&mut self) {
-        (self.window, self.wire_bytes, self.dry) = (None, 0, 0);
+        (self.busy, self.span) = (None, Span::ZERO);
+        (self.wire_bytes, self.last_wire_bytes, self.dry) = (0, 0, 0);
         self.lateness.clear();
     }
 
     fn end(&mut self, rate: Rate) -> Shaped {
-        let (first, last) = self.window.expect("something left");
+        self.pause();
         Shaped {
             rate,
-            // The last one's time on the wire begins where the window ends.
-            wire_bytes: self.wire_bytes - self.last_wire_bytes,
-            span: last - first,
+            wire_bytes: self.wire_bytes,
+            span: self.span,
             dry: self.dry,
             lateness: std::mem::take(&mut self.lateness),
         }
+    }
+
+    /// Nothing to send. The last one's time on the wire began where the busy time ended.
+    fn pause(&mut self) {
+        let Some((first, last)) = self.busy.take() else { return };
+        self.span += last - first;
+        self.wire_bytes -= self.last_wire_bytes;
     }
 }
 
@@ -245,15 +255,16 @@ impl Discipline<FrameBuf> for Metered {
         let answer = self.cake.dequeue(now);
         match &answer {
             Dequeue::Send(departure) => {
-                let (first, _) = self.window.unwrap_or((now, now));
-                self.window = Some((first, now));
+                let (first, _) = self.busy.unwrap_or((now, now));
+                self.busy = Some((first, now));
                 self.last_wire_bytes = u64::from(departure.wire_len.bytes());
                 self.wire_bytes += self.last_wire_bytes;
             }
             Dequeue::Wait(wake) => self.wake_at = Some(wake.at),
             Dequeue::Idle => {
                 self.wake_at = None;
-                self.dry += 1;
+                self.dry += u64::from(self.busy.is_some());
+                self.pause();
             }
         }
         answer
