@@ -18,7 +18,7 @@ use ucake::io::netlink;
 use ucake::io::pool::FrameBuf;
 use ucake::io::tap::{Tap, TapOptions};
 use ucake::packet::Meta;
-use ucake::qdisc::{Cake, Config, Dequeue, Discipline, Enqueued, SplitGso};
+use ucake::qdisc::{Cake, Config, Dequeue, Discipline, Enqueued, Fifo, FifoConfig, SplitGso};
 use ucake::time::{Instant, Span};
 use ucake::units::{FrameLen, Rate};
 
@@ -279,7 +279,9 @@ impl Discipline<FrameBuf> for Metered {
 #[derive(Clone, Copy)]
 enum Between {
     Relay,
-    Bridge(SplitGso),
+    /// The bridge with a drop-tail queue: what everything but CAKE costs.
+    Fifo,
+    Cake(SplitGso),
 }
 
 /// Megabits per second of payload, and nanoseconds of the thread between per kilobyte of it.
@@ -292,8 +294,9 @@ struct Throughput {
 fn measured_throughput(args: &Args) -> Value {
     let kinds = [
         ("relay", Between::Relay),
-        ("no-split-gso", Between::Bridge(SplitGso::Whole)),
-        ("split-gso", Between::Bridge(SplitGso::Split)),
+        ("drop-tail", Between::Fifo),
+        ("no-split-gso", Between::Cake(SplitGso::Whole)),
+        ("split-gso", Between::Cake(SplitGso::Split)),
     ];
     let mut found = kinds.map(|_| Vec::with_capacity(args.rounds));
     for _ in 0..args.rounds {
@@ -357,14 +360,25 @@ fn throughput(between: Between, length: Duration) -> Throughput {
             relay.stop(&lab);
             found
         }
-        Between::Bridge(split_gso) => {
-            let bridge = lab.bridge(Config { split_gso, ..Config::default() });
-            let task = task_of(&bridge);
-            let found = carried(&lab.load(FLOWS), task, length);
-            bridge.stop().expect("a clean stop");
-            found
+        Between::Fifo => {
+            let config = FifoConfig { rate: None, limit: 10_000, split: false };
+            carried_by(&lab, lab.bridge_of(move || Fifo::new(config)), length)
+        }
+        Between::Cake(split_gso) => {
+            let config = Config { split_gso, ..Config::default() };
+            carried_by(&lab, lab.bridge(config), length)
         }
     }
+}
+
+fn carried_by<D>(lab: &Lab, bridge: Running<D>, length: Duration) -> Throughput
+where
+    D: Discipline<FrameBuf> + 'static,
+{
+    let task = bridge.ask(|_| task());
+    let found = carried(&lab.load(FLOWS), task, length);
+    bridge.stop().expect("a clean stop");
+    found
 }
 
 #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
@@ -375,10 +389,6 @@ fn carried(load: &Load, task: i32, length: Duration) -> Throughput {
     let bytes = (load.received() - bytes) as f64;
     let cost = (cpu_nanos(task) - cpu) as f64 * 1000.0 / bytes;
     Throughput { mbit: bytes * 8e-6 / start.elapsed().as_secs_f64(), cost }
-}
-
-fn task_of(bridge: &Running<Cake<FrameBuf>>) -> i32 {
-    bridge.ask(|_| task())
 }
 
 /// The calling thread, as the kernel numbers it.
