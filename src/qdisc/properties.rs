@@ -64,7 +64,7 @@ impl Books {
         Self {
             cake: Cake::new(config, FrameLen(1514), Entropy::from_seed(7)),
             now: BEGIN,
-            seen: BEGIN,
+            seen: Instant::ZERO,
             units_in: 0,
             sequence: 0,
             left: HashMap::new(),

@@ -7,7 +7,10 @@
 
 use std::error::Error;
 use std::io::Write as _;
+use std::net::UdpSocket;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant as Wall};
 
@@ -22,7 +25,7 @@ use ucake::qdisc::{Cake, Config, Dequeue, Discipline, Enqueued, Fifo, FifoConfig
 use ucake::time::{Instant, Span};
 use ucake::units::{FrameLen, Rate};
 
-use lab::{Lab, Load, Running, cake};
+use lab::{Family, Lab, Load, Running, cake};
 
 #[path = "../netns/lab.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
@@ -179,7 +182,7 @@ fn shaped_to(rate: Rate) -> Shaped {
     let config = Config { bandwidth: Some(rate), ..Config::default() };
     let bridge = lab.bridge_of(move || Metered::new(cake(config)));
     // TCP alone lets a slow link run dry now and then.
-    let load = lab.load(FLOWS).with_datagrams(&lab, rate);
+    let load = (lab.load(FLOWS), Datagrams::start(&lab, rate));
     thread::sleep(SHAPED_WARM_UP);
     bridge.ask(|bridge| bridge.up().begin());
     thread::sleep(SHAPED);
@@ -188,6 +191,45 @@ fn shaped_to(rate: Rate) -> Shaped {
     bridge.stop().expect("a clean stop");
     shaped.lateness.sort_unstable();
     shaped
+}
+
+/// UDP from client to server, until dropped: a little more than the rate, if that is not much.
+struct Datagrams {
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Datagrams {
+    fn start(lab: &Lab, rate: Rate) -> Self {
+        const PAYLOAD: usize = 1400;
+        const MOST_PER_SECOND: u64 = 4_000;
+        let [client, server] = [Family::V4.client(), Family::V4.server()];
+        let source = lab.client.run(move || UdpSocket::bind((client, 0))).expect("our address");
+        // It need not read: what it holds is soon full, and the kernel drops the rest.
+        let sink = lab.server.run(move || UdpSocket::bind((server, 0))).expect("our address");
+        source.connect(sink.local_addr().expect("bound")).expect("there is a way");
+        let per_second = (rate.bytes() / 1_100).clamp(1, MOST_PER_SECOND);
+        let gap = Duration::from_nanos(1_000_000_000 / per_second);
+        let stop = Arc::<AtomicBool>::default();
+        let told = Arc::clone(&stop);
+        let work = move || {
+            let mut next = Wall::now();
+            while !told.load(Ordering::Relaxed) && source.send(&[7; PAYLOAD]).is_ok() {
+                next += gap;
+                thread::sleep(next.saturating_duration_since(Wall::now()));
+            }
+            drop(sink);
+        };
+        Self { stop, thread: Some(thread::spawn(work)) }
+    }
+}
+
+impl Drop for Datagrams {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // A panic of it was printed already.
+        let _ = self.thread.take().map(thread::JoinHandle::join);
+    }
 }
 
 /// CAKE, and a look at what leaves it and when, for as long as there is something to leave.

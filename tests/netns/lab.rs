@@ -2,7 +2,7 @@
 //! `tests/bench/link.rs` share it.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc as std_mpsc;
@@ -17,7 +17,7 @@ use ucake::io::pool::FrameBuf;
 use ucake::io::tap::{Tap, TapOptions, TapPort};
 use ucake::io::timer::Timer;
 use ucake::qdisc::{Cake, Config, Discipline, Entropy};
-use ucake::units::{FrameLen, Rate};
+use ucake::units::FrameLen;
 
 /// Largest frame of the taps, Ethernet header included.
 pub(crate) const MTU_FRAME: u32 = 1514;
@@ -26,7 +26,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// How soon senders and receivers notice that they shall stop.
 const ATTENTION: Duration = Duration::from_millis(20);
 const PORT: u16 = 5001;
-const DISCARD: u16 = 9;
 
 /// The version of IP that a test uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +85,7 @@ impl Lab {
         for namespace in [&self.client, &self.server] {
             let file = format!("/proc/sys/net/{sysctl}");
             namespace.run(move || {
-                std::fs::write(&file, value).unwrap_or_else(|e| panic!("{file}: {e}"))
+                std::fs::write(&file, value).unwrap_or_else(|e| panic!("{file}: {e}"));
             });
         }
     }
@@ -164,29 +163,6 @@ impl Load {
             assert!(Instant::now() < end, "{} of {bytes} bytes arrived", self.received());
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-
-    /// Datagrams on top, a little more than `rate` carries if that is not much.
-    pub(crate) fn with_datagrams(mut self, lab: &Lab, rate: Rate) -> Self {
-        const PAYLOAD: usize = 1400;
-        const MOST_PER_SECOND: u64 = 4_000;
-        let to = SocketAddr::from((Family::V4.server(), DISCARD));
-        let from = SocketAddr::from((Family::V4.client(), 0));
-        let source = lab.client.run(move || UdpSocket::bind(from)).expect("the address is ours");
-        // It need not read: what it holds is soon full, and the kernel drops the rest.
-        let sink = lab.server.run(move || UdpSocket::bind(to)).expect("the address is ours");
-        let per_second = (rate.bytes() / 1_100).clamp(1, MOST_PER_SECOND);
-        let gap = Duration::from_nanos(1_000_000_000 / per_second);
-        let stop = Arc::clone(&self.stop);
-        self.spawn("datagrams", move || {
-            let mut next = Instant::now();
-            while !stop.load(Ordering::Relaxed) && source.send_to(&[7; PAYLOAD], to).is_ok() {
-                next += gap;
-                std::thread::sleep(next.saturating_duration_since(Instant::now()));
-            }
-            drop(sink);
-        });
-        self
     }
 
     fn carry(&mut self, mut source: TcpStream, mut sink: TcpStream) {
