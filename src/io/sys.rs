@@ -47,6 +47,7 @@ const _: () = assert!(size_of::<Ifreq>() == size_of::<libc::ifreq>());
 // The opcodes say `int` although TUNSETIFF passes a `struct ifreq`: so the kernel's headers have
 // it.
 const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
+const TUNSETPERSIST: Opcode = opcode::write::<libc::c_int>(b'T', 203);
 const TUNGETFEATURES: Opcode = opcode::read::<libc::c_uint>(b'T', 207);
 const TUNSETOFFLOAD: Opcode = opcode::write::<libc::c_uint>(b'T', 208);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<libc::c_int>(b'T', 216);
@@ -65,6 +66,13 @@ pub(super) fn tun_attach(tun: impl AsFd, name: &str, flags: u16) -> io::Result<S
     unsafe { ioctl(tun, Updater::<TUNSETIFF, Ifreq>::new(&mut request)) }?;
     let end = request.name.iter().position(|byte| *byte == 0).unwrap_or(NAME_SIZE);
     Ok(String::from_utf8_lossy(&request.name[..end]).into_owned())
+}
+
+/// Makes a tap outlive its last handle, or no longer.
+pub(super) fn tun_set_persistent(tun: impl AsFd, persistent: bool) -> io::Result<()> {
+    // JUSTIFICATION: no crate we use wraps the tun ioctls.
+    // SAFETY: the argument is an integer, passed by value; any value will do.
+    Ok(unsafe { ioctl(tun, IntegerSetter::<TUNSETPERSIST>::new_usize(usize::from(persistent))) }?)
 }
 
 /// What this kernel's tun driver can do, as `IFF_*` bits.

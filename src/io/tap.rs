@@ -163,6 +163,15 @@ impl Tap {
         self.offloads
     }
 
+    /// Whether the device stays when this value goes, for the next one to attach to. A new tap does
+    /// not.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn keep(&self, keep: bool) -> io::Result<()> {
+        sys::tun_set_persistent(&self.fd, keep)
+    }
+
     fn set_up(&self, options: &TapOptions) -> Result<(), OpenError> {
         let TapOptions { mtu, queue_len } = *options;
         if mtu.is_none() && queue_len.is_none() {

@@ -123,6 +123,34 @@ impl FlowSets {
         self.places[slot].list = None;
     }
 
+    /// The first of the old flows, if they are what comes next once the decaying ones had their look-in.
+    pub fn turning(&self) -> Option<u16> {
+        let [new, old] = [List::New, List::Old].map(|list| self.ends[list as usize].head);
+        (new == NONE && old != NONE).then_some(old)
+    }
+
+    /// The one after an old flow; after the last, the first.
+    pub fn after(&self, slot: u16) -> u16 {
+        match self.links[usize::from(slot)].next {
+            NONE => self.ends[List::Old as usize].head,
+            next => next,
+        }
+    }
+
+    /// Moves all old flows before this one to the back, in order.
+    pub fn turn_to(&mut self, slot: u16) {
+        let before = self.links[usize::from(slot)].previous;
+        if before == NONE {
+            return;
+        }
+        let Ends { head, tail } = self.ends[List::Old as usize];
+        self.links[usize::from(tail)].next = head;
+        self.links[usize::from(head)].previous = tail;
+        self.links[usize::from(before)].next = NONE;
+        self.links[usize::from(slot)].previous = NONE;
+        self.ends[List::Old as usize] = Ends { head: slot, tail: before };
+    }
+
     /// The flow to look at: new before old before decaying; on the first pass of a dequeue the decaying
     /// ones have a look-in first, so that they get forgotten (spec §1.2 step 4).
     pub fn next(&self, first_pass: bool) -> Option<u16> {
