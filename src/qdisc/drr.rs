@@ -131,7 +131,7 @@ impl FlowSets {
 
     /// The one after an old flow; after the last, the first.
     pub fn after(&self, slot: u16) -> u16 {
-        match self.links[usize::from(slot)].next {
+        match self.places[slot].next {
             NONE => self.ends[List::Old as usize].head,
             next => next,
         }
@@ -139,15 +139,15 @@ impl FlowSets {
 
     /// Moves all old flows before this one to the back, in order.
     pub fn turn_to(&mut self, slot: u16) {
-        let before = self.links[usize::from(slot)].previous;
+        let before = self.places[slot].previous;
         if before == NONE {
             return;
         }
         let Ends { head, tail } = self.ends[List::Old as usize];
-        self.links[usize::from(tail)].next = head;
-        self.links[usize::from(head)].previous = tail;
-        self.links[usize::from(before)].next = NONE;
-        self.links[usize::from(slot)].previous = NONE;
+        self.places[tail].next = head;
+        self.places[head].previous = tail;
+        self.places[before].next = NONE;
+        self.places[slot].previous = NONE;
         self.ends[List::Old as usize] = Ends { head: slot, tail: before };
     }
 

@@ -168,12 +168,12 @@ impl Tin {
         let Some(mut slot) = self.sets.turning() else { return 0 };
         let mut steps = 0;
         while steps < most && self.set(slot) != Set::Sparse {
-            let deficit = self.flows[usize::from(slot)].deficit;
+            let deficit = self.flows[slot].deficit;
             if deficit > 0 {
                 break;
             }
             let quantum = self.quantum(slot, dither());
-            self.flows[usize::from(slot)].deficit = deficit.saturating_add(quantum);
+            self.flows[slot].deficit = deficit.saturating_add(quantum);
             slot = self.sets.after(slot);
             steps += 1;
         }
@@ -497,7 +497,7 @@ mod tests {
             let mut stepwise = Tin::new();
             stepwise.flow_quantum = 300;
             for (slot, deficit) in (0..).zip(&deficits) {
-                stepwise.flows[usize::from(slot)].deficit = *deficit;
+                stepwise.flows[slot].deficit = *deficit;
                 stepwise.sets.change(slot, Set::Bulk);
                 stepwise.sets.append(slot, List::Old);
             }
