@@ -15,7 +15,7 @@ use std::rc::{Rc, Weak};
 use crate::packet::dissect::{Dissected, Refused, dissect};
 use crate::packet::split::{Checksums, MAX_HEADERS, write_run};
 use crate::packet::vnet::VnetHeader;
-use crate::packet::{Frame, Layout, Meta, Network, Train, ecn};
+use crate::packet::{Frame, Layout, Meta, Network, TcpHeader, Train, ecn};
 use crate::units::{FrameLen, MemSize};
 
 /// Slot sizes, and how many idle slots of each are kept (10 MiB in all).
@@ -325,6 +325,14 @@ impl Frame for FrameBuf {
         let part = self.slot.layout.train.map_or(Part::Whole, |_| Part::Segment(index));
         Self { slot: Rc::clone(&self.slot), part, ce: self.ce, washed: self.washed }
     }
+
+    fn tcp(&self) -> Option<TcpHeader> {
+        let header = TcpHeader::read(self.slot.frame(), &self.slot.layout)?;
+        Some(match self.part {
+            Part::Whole | Part::Segment(0) => header,
+            Part::Segment(_) => header.of_later_segment(),
+        })
+    }
 }
 
 impl Drop for FrameBuf {
@@ -494,6 +502,21 @@ pub(in crate::io) mod tests {
         assert!(whole.mark_ce());
         assert_eq!(ecn_of(whole.bytes()), Ecn::Ce);
         assert!(!filled(&pool, &VnetHeader::PLAIN, &plain_frame(60)).frame.mark_ce());
+    }
+
+    #[test]
+    fn each_frame_tells_its_own_tcp_header() {
+        let pool = Pool::new();
+        let (vnet, mut bytes) = train(3);
+        bytes[47] |= 0x80;
+        let whole = filled(&pool, &vnet, &bytes).frame;
+        let flags = |frame: &FrameBuf| frame.tcp().expect("it is TCP").flags.bits();
+        assert_eq!(flags(&whole), 0x90);
+        assert_eq!([0, 1, 2].map(|index| flags(&whole.segment(index))), [0x90, 0x10, 0x10]);
+        assert_eq!(filled(&pool, &VnetHeader::PLAIN, &plain_frame(60)).frame.tcp(), None);
+        // The byte before the frame is the vnet header's, those behind it another frame's.
+        let cut = filled(&pool, &VnetHeader::PLAIN, &bytes[..53]).frame;
+        assert_eq!(cut.tcp(), None);
     }
 
     #[test]

@@ -9,12 +9,14 @@ pub mod checksum;
 pub mod dissect;
 pub mod ecn;
 pub mod split;
+pub mod tcp;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod vnet;
 
 pub use dissect::{Dissected, Refused, dissect};
 pub use split::{Checksums, MAX_HEADERS, Run, whole, write_run};
+pub use tcp::TcpHeader;
 pub use vnet::VnetHeader;
 
 use crate::units::{FrameLen, MemSize};
@@ -204,6 +206,14 @@ pub trait Frame: Sized {
     /// it marks that segment alone. Called once for each index, in order; nothing is copied.
     #[must_use]
     fn segment(&self, index: u16) -> Self;
+
+    /// The TCP header, if there is one; of a superpacket, that of its first segment. Asked for only
+    /// while ACKs are filtered, again and again, so that it need not be kept. A frame that answers
+    /// `None`, as all do that do not know better, is neither filtered nor has others filtered.
+    #[must_use]
+    fn tcp(&self) -> Option<TcpHeader> {
+        None
+    }
 }
 
 /// Where in a frame's bytes things stand.

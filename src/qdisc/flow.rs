@@ -6,7 +6,8 @@
 //! Left out: which queue is served when (`drr`), which packet is dropped (`cobalt`, `overflow`).
 
 use super::cobalt::Cobalt;
-use crate::packet::{Frame, Meta, Segments};
+use crate::packet::tcp::TcpFlags;
+use crate::packet::{Frame, Meta, Segments, TcpHeader};
 use crate::time::Instant;
 use crate::units::{FrameLen, MemSize, WireLen};
 use slab::Slab;
@@ -25,6 +26,8 @@ pub struct Packet<F> {
     segments: u16,
     /// Whether units are segments of the frame rather than the frame.
     divided: bool,
+    /// Whether this could be an ACK that is not needed any more; true as long as nobody has looked.
+    may_be_ack: bool,
     /// What each segment but the last is charged, and the last one.
     each: Charge,
     last: Charge,
@@ -67,6 +70,7 @@ impl<F: Frame> Packet<F> {
             segment: 0,
             segments: 1,
             divided: false,
+            may_be_ack: true,
             each: charge,
             last: charge,
             counts_as: meta.segments.count,
@@ -98,6 +102,7 @@ impl<F: Frame> Packet<F> {
             segment: 0,
             segments,
             divided: true,
+            may_be_ack: false,
             each,
             last,
             counts_as: 1,
@@ -118,6 +123,33 @@ impl<F: Frame> Packet<F> {
     pub fn units(&self) -> u16 {
         self.segments - self.segment
     }
+
+    /// Whether units are segments of the frame.
+    pub fn is_divided(&self) -> bool {
+        self.divided
+    }
+
+    /// Whether this could be an ACK that is not needed any more.
+    pub fn may_be_ack(&self) -> bool {
+        self.may_be_ack
+    }
+
+    /// Somebody has looked, before the packet was queued.
+    pub fn set_may_be_ack(&mut self, may_be_ack: bool) {
+        self.may_be_ack = may_be_ack;
+    }
+
+    /// The frame's TCP header.
+    pub fn tcp(&self) -> Option<TcpHeader> {
+        self.frame.tcp()
+    }
+
+    /// ECE and CWR of the unit that leaves next and of those behind it; `tcp` is the frame's header.
+    pub fn ecn_echoes(&self, tcp: &TcpHeader) -> [TcpFlags; 2] {
+        let later = tcp.of_later_segment().flags.ecn_echo();
+        let next = if self.segment == 0 { tcp.flags.ecn_echo() } else { later };
+        [next, if self.units() > 1 { later } else { next }]
+    }
 }
 
 /// Packets in order of arrival, linked through the instance's nodes.
@@ -125,6 +157,16 @@ impl<F: Frame> Packet<F> {
 pub struct PacketQueue {
     head: u32,
     tail: u32,
+    /// How many of them could be ACKs that are not needed any more.
+    acks: u32,
+}
+
+/// Where in a queue a packet stands; stale once the queue has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    node: u32,
+    /// The node before it.
+    previous: u32,
 }
 
 impl PacketQueue {
@@ -136,6 +178,7 @@ impl PacketQueue {
     /// Appends a packet.
     pub fn push<F>(&mut self, nodes: &mut Slab<Packet<F>>, packet: Packet<F>) {
         // Each node is memory that the limit has charged at least 256 bytes for; 2^32 cannot be reached.
+        self.acks += u32::from(packet.may_be_ack);
         let node = u32::try_from(nodes.insert(packet)).expect("fewer than 2^32 packets are queued");
         match nodes.get_mut(self.tail as usize) {
             Some(tail) if !self.is_empty() => tail.next = node,
@@ -155,22 +198,64 @@ impl PacketQueue {
         }
         let packet = nodes.remove(self.head as usize);
         self.head = packet.next;
+        self.acks -= u32::from(packet.may_be_ack);
         let frame = if packet.divided { packet.frame.segment(segment) } else { packet.frame };
         Some(Unit { frame, charge: packet.last, enqueued_at, counts_as })
     }
 
+    /// Takes out a packet wherever it stands; the others keep their order. `None`, with nothing
+    /// changed, if `place` is stale.
+    pub fn remove<F>(&mut self, nodes: &mut Slab<Packet<F>>, place: Place) -> Option<Packet<F>> {
+        let next = nodes.get(place.node as usize)?.next;
+        let link = match nodes.get_mut(place.previous as usize) {
+            Some(previous) => &mut previous.next,
+            None => &mut self.head,
+        };
+        if *link != place.node {
+            return None;
+        }
+        *link = next;
+        if self.tail == place.node {
+            self.tail = place.previous;
+        }
+        let packet = nodes.remove(place.node as usize);
+        self.acks -= u32::from(packet.may_be_ack);
+        Some(packet)
+    }
+
+    /// The packets and where they stand, oldest first.
+    pub fn walk<'a, F>(
+        &self,
+        nodes: &'a Slab<Packet<F>>,
+    ) -> impl Iterator<Item = (Place, &'a Packet<F>)> {
+        let mut place = Place { node: self.head, previous: NONE };
+        std::iter::from_fn(move || {
+            let packet = nodes.get(place.node as usize)?;
+            let here = place;
+            place = Place { node: packet.next, previous: here.node };
+            Some((here, packet))
+        })
+    }
+
+    /// Whether it is the youngest packet that stands there.
+    pub fn is_last(&self, place: Place) -> bool {
+        self.tail == place.node
+    }
+
+    /// How many packets could be ACKs that are not needed any more.
+    pub fn acks(&self) -> u32 {
+        self.acks
+    }
+
     /// Units queued, counted by walking.
     pub fn count_units<F: Frame>(&self, nodes: &Slab<Packet<F>>) -> u32 {
-        let walk = std::iter::successors(nodes.get(self.head as usize), |packet| {
-            nodes.get(packet.next as usize)
-        });
-        walk.map(|packet| u32::from(packet.units())).sum()
+        self.walk(nodes).map(|(_, packet)| u32::from(packet.units())).sum()
     }
 }
 
 impl Default for PacketQueue {
     fn default() -> Self {
-        Self { head: NONE, tail: NONE }
+        Self { head: NONE, tail: NONE, acks: 0 }
     }
 }
 
@@ -258,5 +343,51 @@ mod tests {
             assert_eq!(queue.pop(&mut nodes).expect("five").frame, Piece(i));
         }
         assert!(queue.pop(&mut nodes).is_none());
+    }
+
+    /// What is queued, oldest first.
+    fn queued(queue: &PacketQueue, nodes: &Slab<Packet<Piece>>) -> Vec<u16> {
+        queue.walk(nodes).map(|(_, packet)| packet.frame.0).collect()
+    }
+
+    #[test]
+    fn a_packet_can_be_taken_from_anywhere_and_the_others_keep_their_order() {
+        for taken in 0..5 {
+            let mut nodes = Slab::new();
+            let mut queue = PacketQueue::default();
+            let push = |queue: &mut PacketQueue, nodes: &mut _, i| {
+                queue.push(
+                    nodes,
+                    Packet::whole(Piece(i), &Meta::default(), WireLen(1), Instant::ZERO),
+                );
+            };
+            (0..5).for_each(|i| push(&mut queue, &mut nodes, i));
+            let (place, _) = queue.walk(&nodes).nth(taken).expect("one of five");
+            assert_eq!(queue.is_last(place), taken == 4);
+            let packet = queue.remove(&mut nodes, place).expect("it is there");
+            assert_eq!(usize::from(packet.frame.0), taken);
+            push(&mut queue, &mut nodes, 5);
+            let expected: Vec<_> = (0..6).filter(|&i| usize::from(i) != taken).collect();
+            assert_eq!(queued(&queue, &nodes), expected);
+            assert_eq!(queue.acks(), 5);
+            assert!(queue.remove(&mut nodes, Place { node: 77, previous: NONE }).is_none());
+            for i in expected {
+                assert_eq!(queue.pop(&mut nodes).expect("five").frame, Piece(i));
+            }
+            assert_eq!(queue.acks(), 0);
+        }
+    }
+
+    #[test]
+    fn the_only_packet_can_be_taken() {
+        let (mut nodes, mut queue) = (Slab::new(), PacketQueue::default());
+        queue
+            .push(&mut nodes, Packet::whole(Piece(0), &Meta::default(), WireLen(1), Instant::ZERO));
+        let (place, _) = queue.walk(&nodes).next().expect("one");
+        assert!(queue.remove(&mut nodes, place).is_some());
+        assert!(queue.is_empty() && nodes.is_empty());
+        queue
+            .push(&mut nodes, Packet::whole(Piece(1), &Meta::default(), WireLen(1), Instant::ZERO));
+        assert_eq!(queued(&queue, &nodes), [1]);
     }
 }

@@ -6,9 +6,10 @@
 //! Law: classify, place, append; then, as fast as the clocks allow, pick a tin, pick a flow, ask its AQM.
 //! Each mechanism has a file of its own; this one is their order.
 //! Deliberately different from Linux: one call does a bounded amount of work ([`WORK_BOUND`]) and says so.
-//! Left out, their places marked by spec section: ACK filter (§8), autorate (§10), NAT (§4.7), marks and
-//! priorities (§3.1 steps 3 and 4).
+//! Left out, their places marked by spec section: autorate (§10), NAT (§4.7), marks and priorities (§3.1
+//! steps 3 and 4).
 
+mod ack_filter;
 mod cobalt;
 mod config;
 mod diffserv;
@@ -35,7 +36,7 @@ pub use stats::{MinMax, QueueStats, Stats, TinStats};
 use crate::packet::{Frame, Meta};
 use crate::time::{Instant, Span};
 use crate::units::{FrameLen, MemSize, Rate, WireLen};
-use flow::{Flow, Packet, Unit};
+use flow::{Charge, Flow, Packet, Unit};
 use hash::FlowHasher;
 use overflow::{Overflow, QueueId};
 use overhead::Compensator;
@@ -350,7 +351,10 @@ impl<F: Frame> Cake<F> {
 
     /// Spec §1.1 steps 6 and 7: appends a frame whole or as a train, and counts it.
     fn append(&mut self, queue: QueueId, frame: F, meta: &Meta, now: Instant) {
-        let packet = self.packet(frame, meta, now);
+        let mut packet = self.packet(frame, meta, now);
+        if self.config.ack_filter != AckFilter::Off && !packet.is_divided() {
+            self.filter_acks(queue, &mut packet, now);
+        }
         let total = packet.total();
         let units = packet.units();
         let tin = &mut self.tins[usize::from(queue.tin)];
@@ -379,6 +383,29 @@ impl<F: Frame> Cake<F> {
         let last = lengths.adjust(meta.segment_len(count - 1), offset);
         let wire_len = WireLen(each.0.saturating_mul(u32::from(count - 1))) + last;
         Packet::whole(frame, meta, wire_len, now)
+    }
+
+    /// Spec §8: the queue that `packet` is about to join may lose an ACK by it. The heap learns of the
+    /// difference once `packet` is in (spec §1.1 step 8).
+    fn filter_acks(&mut self, queue: QueueId, packet: &mut Packet<F>, now: Instant) {
+        let tcp = packet.tcp();
+        packet.set_may_be_ack(tcp.as_ref().is_some_and(ack_filter::is_pure_ack));
+        let Some(trigger) = tcp else { return };
+        let tin = &mut self.tins[usize::from(queue.tin)];
+        let packets = &mut tin.flow_mut(queue.slot).packets;
+        let mode = self.config.ack_filter;
+        let victim = ack_filter::victim(packets, &self.packets, &trigger, mode)
+            .and_then(|place| packets.remove(&mut self.packets, place));
+        let Some(victim) = victim else { return };
+        let Charge { len, wire_len, truesize } = victim.total();
+        tin.drop_ack(queue.slot, len);
+        self.backlog -= len;
+        self.memory -= truesize;
+        self.queued -= 1;
+        self.counters.dropped += 1;
+        if self.config.ingress {
+            self.charge(queue.tin, wire_len, Fate::Dropped, now);
+        }
     }
 
     /// Takes the oldest unit of a queue (spec §1.2 step 6), off every account.

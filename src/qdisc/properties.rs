@@ -3,7 +3,8 @@
 
 use super::drr::Set;
 use super::*;
-use crate::packet::Dscp;
+use crate::packet::tcp::{SackBlock, TcpFlags, TcpHeader, Timestamps};
+use crate::packet::{Dscp, FlowKey};
 use crate::sim::{BEGIN, SimFrame, flow};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -11,6 +12,7 @@ use std::collections::HashMap;
 #[derive(Clone, Debug)]
 enum Op {
     Enqueue { flow: u16, hosts: (u8, u8), dscp: u8, segments: u16, len: u32, ect: bool },
+    Ack { flow: u16, segments: u16, tcp: TcpHeader },
     Dequeue { most: u8 },
     Advance { nanos: i64 },
     Rate { bits: Option<u64> },
@@ -18,6 +20,33 @@ enum Op {
     Rtt { micros: i64 },
     Split { split: bool },
     Ingress { ingress: bool },
+    Acks { ack_filter: AckFilter },
+}
+
+/// A packet of one of three connections that says something about few numbers.
+fn ack() -> impl Strategy<Value = Op> {
+    let flags =
+        prop_oneof![8 => Just(0x010), 1 => Just(0x050), 1 => Just(0x090), 1 => 0..0x1000_u16];
+    let options = (any::<bool>(), 0..20_u32, 0..3_u32, prop::bool::weighted(0.1));
+    let segments = prop_oneof![6 => Just(1_u16), 1 => 2..5_u16];
+    (0..3_u16, segments, flags, 0..20_u32, prop::bool::weighted(0.2), options).prop_map(
+        |(number, segments, flags, ack, data, (stamped, clock, blocks, vital))| {
+            let blocks = (0..blocks).map(|i| SackBlock { start: 100 + 20 * i, end: 110 + 20 * i });
+            let mut tcp = TcpHeader {
+                flow: FlowKey { source_port: number, ..flow(number).flow },
+                ack,
+                flags: TcpFlags::new(flags),
+                has_payload: data || segments > 1,
+                ..TcpHeader::default()
+            };
+            tcp.options.vital = vital;
+            tcp.options.sack = Some(blocks.collect());
+            if stamped {
+                tcp.options.timestamps.push(Timestamps { value: clock, echo: 0 });
+            }
+            Op::Ack { flow: number, segments, tcp }
+        },
+    )
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -33,6 +62,7 @@ fn op() -> impl Strategy<Value = Op> {
             });
     prop_oneof![
         12 => enqueue,
+        8 => ack(),
         6 => (0..40_u8).prop_map(|most| Op::Dequeue { most }),
         4 => (-2_000_000..20_000_000_i64).prop_map(|nanos| Op::Advance { nanos }),
         1 => Just(Op::Advance { nanos: 3_600_000_000_000 }),
@@ -43,6 +73,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0..2_000_000_000_i64).prop_map(|micros| Op::Rtt { micros }),
         1 => any::<bool>().prop_map(|split| Op::Split { split }),
         1 => any::<bool>().prop_map(|ingress| Op::Ingress { ingress }),
+        1 => prop_oneof![Just(AckFilter::Off), Just(AckFilter::Conservative), Just(AckFilter::Aggressive)]
+            .prop_map(|ack_filter| Op::Acks { ack_filter }),
     ]
 }
 
@@ -64,7 +96,7 @@ impl Books {
         Self {
             cake: Cake::new(config, FrameLen(1514), Entropy::from_seed(7)),
             now: BEGIN,
-            seen: BEGIN,
+            seen: Instant::ZERO,
             units_in: 0,
             sequence: 0,
             left: HashMap::new(),
@@ -89,6 +121,14 @@ impl Books {
                 let source = usize::from(number) * 81 + usize::from(hosts.0 * 9 + hosts.1);
                 self.enqueue(source, &meta);
             }
+            Op::Ack { flow: number, segments, tcp } => {
+                let meta = flow(number);
+                let meta = match segments {
+                    1 => meta.with_len(FrameLen(if tcp.has_payload { 1400 } else { 66 })),
+                    _ => meta.superpacket(segments, 1000),
+                };
+                self.enqueue_tcp(1_000_000 + usize::from(number), &meta, Some(Box::new(tcp)));
+            }
             Op::Dequeue { most } => self.dequeue(usize::from(most)),
             Op::Advance { nanos } => self.now += Span::from_nanos(nanos),
             Op::Rate { bits } => {
@@ -112,14 +152,22 @@ impl Books {
             Op::Ingress { ingress } => {
                 change(Change { ingress: Some(ingress), ..Change::default() }, &mut self.cake);
             }
+            Op::Acks { ack_filter } => {
+                let ack_filter = Some(ack_filter);
+                change(Change { ack_filter, ..Change::default() }, &mut self.cake);
+            }
         }
         self.check();
     }
 
     fn enqueue(&mut self, source: usize, meta: &Meta) {
+        self.enqueue_tcp(source, meta, None);
+    }
+
+    fn enqueue_tcp(&mut self, source: usize, meta: &Meta, tcp: Option<Box<TcpHeader>>) {
         let before = self.cake.queued;
         let dropped = self.cake.counters.dropped;
-        let frame = SimFrame { source, sequence: self.sequence, ..SimFrame::new(meta) };
+        let frame = SimFrame { source, sequence: self.sequence, tcp, ..SimFrame::new(meta) };
         self.sequence += 100;
         self.seen = self.seen.max(self.now);
         let units = match self.cake.config.split_gso {
@@ -175,6 +223,12 @@ impl Books {
         let queues = cake.queue_stats(self.now);
         assert_eq!(stats.backlog, queues.iter().map(|queue| queue.backlog).sum());
         assert_eq!(stats.queued_packets, queues.iter().map(|queue| queue.packets).sum::<u32>());
+        let queued = || cake.packets.iter().map(|(_, packet)| packet);
+        assert_eq!(cake.memory, queued().map(|packet| packet.total().truesize).sum());
+        let acks =
+            |tin: &Tin| tin.active_queues().map(|(_, flow)| flow.packets.acks()).sum::<u32>();
+        let recount = queued().filter(|packet| packet.may_be_ack()).count();
+        assert_eq!(tins.iter().map(acks).sum::<u32>() as usize, recount);
         if stats.queued_packets == 0 {
             assert_eq!(cake.memory, MemSize::ZERO);
             assert!(cake.packets.is_empty());
@@ -198,7 +252,8 @@ impl Books {
             assert!(calls < 10_000_000, "nothing may starve");
         }
         let stats = self.cake.stats();
-        let left: u64 = stats.tins.iter().map(|tin| tin.packets - tin.drops).sum();
+        let left = |tin: &TinStats| tin.packets - tin.drops - tin.ack_drops;
+        let left: u64 = stats.tins.iter().map(left).sum();
         assert_eq!(self.units_in, stats.tins.iter().map(|tin| tin.packets).sum::<u64>());
         assert_eq!(left + stats.dropped, self.units_in);
         assert_eq!((stats.queued_packets, stats.backlog), (0, FrameLen::ZERO));

@@ -188,6 +188,12 @@ impl Tin {
         self.counters.drops += 1;
     }
 
+    /// The ACK filter took a packet out of a queue, which is no loss to the flow (spec §11.2).
+    pub fn drop_ack(&mut self, slot: u16, len: FrameLen) {
+        self.release(slot, len);
+        self.counters.ack_drops += 1;
+    }
+
     /// The memory limit took a packet from this queue.
     pub fn queue_full(&mut self, slot: u16, now: Instant) {
         let blue = self.flows[usize::from(slot)].cobalt.queue_full(&self.params, now);

@@ -23,7 +23,7 @@ mod source;
 
 pub use source::{Backlogged, Constant, Reno, Source, flow};
 
-use crate::packet::{Ecn, Frame, Meta};
+use crate::packet::{Ecn, Frame, Meta, TcpHeader};
 use crate::qdisc::{Dequeue, Discipline};
 use crate::time::{Instant, Span};
 use core::fmt;
@@ -49,6 +49,8 @@ pub struct SimFrame {
     pub ce: bool,
     /// Whether the DSCP was cleared.
     pub washed: bool,
+    /// What an ACK filter gets to see; boxed, for few frames have it.
+    pub tcp: Option<Box<TcpHeader>>,
 }
 
 impl SimFrame {
@@ -57,7 +59,7 @@ impl SimFrame {
     pub fn new(meta: &Meta) -> Self {
         let ce = meta.ecn == Ecn::Ce;
         let ecn_capable = meta.ecn.takes_ce();
-        Self { source: 0, sequence: 0, segment: 0, ecn_capable, ce, washed: false }
+        Self { source: 0, sequence: 0, segment: 0, ecn_capable, ce, washed: false, tcp: None }
     }
 }
 
@@ -74,6 +76,10 @@ impl Frame for SimFrame {
 
     fn segment(&self, index: u16) -> Self {
         Self { segment: index, ..self.clone() }
+    }
+
+    fn tcp(&self) -> Option<TcpHeader> {
+        self.tcp.as_deref().copied()
     }
 }
 

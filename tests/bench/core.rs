@@ -5,8 +5,8 @@
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
-use ucake::packet::Meta;
-use ucake::qdisc::{Cake, Config, Dequeue, Discipline, Entropy};
+use ucake::packet::{Frame, Layout, Meta, Network, TcpHeader};
+use ucake::qdisc::{AckFilter, Cake, Config, Dequeue, Discipline, Entropy};
 use ucake::sim::{SimFrame, flow};
 use ucake::time::{Instant, Span};
 use ucake::units::{FrameLen, Rate};
@@ -73,4 +73,66 @@ fn superpackets_of_45_segments_split(bencher: Bencher<'_, '_>) {
         }
         now += Span::from_millis(1);
     });
+}
+
+/// A frame that is read anew each time it is asked for its TCP header, as those of a port are.
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    /// TCP over IPv4 with timestamps, and what else is behind the headers.
+    fn new(ack: u32, payload: usize) -> Self {
+        let mut bytes = vec![0; 66 + payload];
+        bytes[14] = 0x45;
+        bytes[16..18].copy_from_slice(&u16::try_from(52 + payload).unwrap_or(0).to_be_bytes());
+        bytes[23] = 6;
+        bytes[42..46].copy_from_slice(&ack.to_be_bytes());
+        bytes[46..48].copy_from_slice(&[0x80, 0x10]);
+        bytes[54..58].copy_from_slice(&[1, 1, 8, 10]);
+        Self(bytes)
+    }
+}
+
+impl Frame for Bytes {
+    fn mark_ce(&mut self) -> bool {
+        false
+    }
+    fn wash(&mut self) -> bool {
+        false
+    }
+    fn segment(&self, _index: u16) -> Self {
+        Self(self.0.clone())
+    }
+    fn tcp(&self) -> Option<TcpHeader> {
+        let layout = Layout { network: Network::Ipv4, network_offset: 14, ..Layout::default() };
+        TcpHeader::read(&self.0, &layout)
+    }
+}
+
+/// One packet more for a queue that holds `queued` ones of its connection; what is looked at for it is all
+/// of them if the oldest is an ACK, and nothing if none is.
+#[divan::bench(args = [64, 1000, 4000], consts = [true, false])]
+fn a_trigger_behind<const ACK: bool>(bencher: Bencher<'_, '_>, queued: u32) {
+    const TRIGGERS: usize = 16;
+    let config = Config { ack_filter: AckFilter::Conservative, ..Config::default() };
+    let now = Instant::from_nanos(1_000_000_000);
+    let meta = flow(1).with_len(FrameLen(1514));
+    let full =
+        |cake: &mut Cake<Bytes>, ack, payload| cake.enqueue(Bytes::new(ack, payload), &meta, now);
+    let filled = || {
+        let mut cake = Cake::new(config, FrameLen(1514), Entropy::from_seed(1));
+        full(&mut cake, 1, if ACK { 0 } else { 1000 });
+        (1..queued).for_each(|ack| {
+            full(&mut cake, ack, 1000);
+        });
+        let triggers: Vec<_> = (0..TRIGGERS).map(|_| Bytes::new(queued, 1000)).collect();
+        (cake, triggers)
+    };
+    bencher.counter(ItemsCount::new(TRIGGERS)).with_inputs(filled).bench_local_values(
+        |(mut cake, triggers)| {
+            for trigger in triggers {
+                cake.enqueue(trigger, &meta, now);
+            }
+            cake
+        },
+    );
 }

@@ -3,6 +3,7 @@
 //! Every run has a fixed seed. Whole tables are kept in `golden/`; `UCAKE_BLESS=1 cargo test` rewrites
 //! them, and a changed table is a commit of its own with its reason.
 
+mod acks;
 mod behaviour;
 mod fairness;
 mod golden;

@@ -270,14 +270,12 @@ pub(crate) const GROUPS: &[Group] = &[
                 "ack-filter",
                 Effect::AckFilter(AckFilter::Conservative),
                 "drop ACKs that a later one repeats",
-            )
-            .not_yet(),
+            ),
             word(
                 "ack-filter-aggressive",
                 Effect::AckFilter(AckFilter::Aggressive),
                 "drop more of them",
-            )
-            .not_yet(),
+            ),
             word("no-ack-filter", Effect::AckFilter(AckFilter::Off), "keep every ACK").by_default(),
             word(
                 "ingress",
