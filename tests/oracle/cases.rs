@@ -80,6 +80,15 @@ pub struct Input {
     pub vnet: Option<VnetHeader>,
     pub mark: u32,
     pub priority: u32,
+    /// A VLAN tag beside the frame, not in it: protocol and control.
+    pub tag: Option<(u16, u16)>,
+}
+
+impl Input {
+    /// A frame and nothing else.
+    pub fn plain(bytes: Vec<u8>) -> Self {
+        Self { bytes, vnet: None, mark: 0, priority: 0, tag: None }
+    }
 }
 
 impl Case {
@@ -88,7 +97,7 @@ impl Case {
     }
 
     pub fn frame(self, bytes: Vec<u8>) -> Self {
-        self.input(Input { bytes, vnet: None, mark: 0, priority: 0 })
+        self.input(Input::plain(bytes))
     }
 
     pub fn frames(self, frames: impl IntoIterator<Item = Vec<u8>>) -> Self {
@@ -130,6 +139,9 @@ impl Case {
                     eat(&input.vnet.map_or([0; VnetHeader::LEN], |vnet| vnet.encode()));
                     eat(&input.mark.to_be_bytes());
                     eat(&input.priority.to_be_bytes());
+                    if let Some((protocol, control)) = input.tag {
+                        eat(&[protocol.to_be_bytes(), control.to_be_bytes()].concat());
+                    }
                 }
             }
         }
@@ -150,6 +162,7 @@ pub fn all() -> Vec<Group> {
         sizes::sizes(),
         sizes::offsets(),
         flows::keys(),
+        flows::beside(),
         flows::modes(),
         flows::ways(),
         memory::truesize(),

@@ -126,6 +126,10 @@ fn feed(case: &Case, device: &str) -> Outcome<()> {
                 output("tc", &line.split_whitespace().collect::<Vec<_>>())?;
             }
             Step::Send(input) => {
+                if let Some(tag) = input.tag {
+                    through_vlan(device, tag)?.send(&input.bytes, None)?;
+                    continue;
+                }
                 let socket = if input.vnet.is_some() { &with_vnet } else { &plain };
                 if input.mark != 0 || input.priority != 0 {
                     socket.label(input.mark, input.priority)?;
@@ -137,6 +141,23 @@ fn feed(case: &Case, device: &str) -> Outcome<()> {
     Ok(())
 }
 
+/// A socket on a VLAN device on top of `device`; that puts a tag beside each frame.
+fn through_vlan(device: &str, (protocol, control): (u16, u16)) -> Outcome<PacketSocket> {
+    let (id, priority) = (control & 0x0fff, control >> 13);
+    let kind = if protocol == frames::STAG { "802.1ad" } else { "802.1Q" };
+    let name = format!("{device}.{protocol:x}.{id}");
+    if !Path::new("/sys/class/net").join(&name).exists() {
+        let lines = format!(
+            "link add link {device} name {name} type vlan protocol {kind} id {id} \
+             egress-qos-map 1:1 2:2 3:3 4:4 5:5 6:6 7:7\nlink set {name} up\n"
+        );
+        batch("ip", &[], &lines)?;
+    }
+    let socket = PacketSocket::open(&name, false)?;
+    socket.label(0, priority.into())?;
+    Ok(socket)
+}
+
 /// What came out of the tap.
 fn left(case: &Case, tap: &Tap) -> Outcome<Vec<String>> {
     let mut outputs = Vec::new();
@@ -144,7 +165,7 @@ fn left(case: &Case, tap: &Tap) -> Outcome<Vec<String>> {
     loop {
         match rustix::io::read(tap, &mut buffer) {
             Ok(len) => {
-                outputs.push(wire::finished(&buffer[..len]).ok_or("less than a vnet header")?)
+                outputs.push(wire::finished(&buffer[..len]).ok_or("less than a vnet header")?);
             }
             Err(rustix::io::Errno::AGAIN) => break,
             Err(error) => return Err(error.into()),

@@ -8,7 +8,7 @@ mount -t tmpfs tmpfs /tmp
 mkdir -p "$OUT" /run/netns
 mount -t hostfs -o "$ORACLE_OUT" none "$OUT"
 exec >"$OUT/.log" 2>&1
-for module in sch_cake sch_netem tun veth dummy bridge; do
+for module in sch_cake sch_netem tun veth dummy bridge 8021q; do
   modprobe -d "$ORACLE_CACHE/mod" "$module" || echo "no module $module"
 done
 ip link set lo up

@@ -9,12 +9,27 @@ use ucake::time::{Instant, Span};
 use ucake::units::{FrameLen, MemSize};
 
 use crate::answer::{Answer, INSTANCE, TIN, describe};
-use crate::cases::{Case, Group, Input, Phase, Step};
+use crate::cases::{Case, Group, HANDLE, Input, Phase, Step};
 use crate::wire;
 use crate::words::{Mechanisms, parse_with};
 
-/// Between one frame and the next.
-const GAP: Span = Span::from_micros(10);
+/// What hangs on chance in the kernel, and is chosen here.
+#[derive(Clone, Copy)]
+pub struct World {
+    /// Of hashes and dice.
+    pub seed: u64,
+    /// Between one frame and the next.
+    pub gap: Span,
+    /// How late the timer is.
+    pub late: Span,
+}
+
+impl World {
+    /// A world in which timers are never late.
+    pub fn punctual(seed: u64) -> Self {
+        Self { seed, gap: Span::from_micros(10), late: Span::ZERO }
+    }
+}
 
 /// A case in progress.
 struct Run<'a> {
@@ -22,6 +37,7 @@ struct Run<'a> {
     pool: Pool,
     truesizes: &'a BTreeMap<usize, u64>,
     now: Instant,
+    late: Span,
     outputs: Vec<Vec<u8>>,
 }
 
@@ -30,15 +46,16 @@ pub fn answer(
     case: &Case,
     group: &Group,
     truesizes: &BTreeMap<usize, u64>,
-    seed: u64,
+    world: World,
 ) -> Result<Answer, String> {
     let config = Config::default().changed_by(&change(&case.words)?);
     let mtu = FrameLen(case.mtu + 14);
     let mut run = Run {
-        cake: Cake::new(config, mtu, Entropy::from_seed(seed)),
+        cake: Cake::new(config, mtu, Entropy::from_seed(world.seed)).with_handle(HANDLE),
         pool: Pool::new(),
         truesizes,
         now: Instant::from_nanos(1_000_000_000_000),
+        late: world.late,
         outputs: Vec::new(),
     };
     for step in &case.steps {
@@ -46,7 +63,7 @@ pub fn answer(
             Step::Change(words) => run.cake.change(&change(words)?),
             Step::Send(input) => run.send(input)?,
         }
-        run.now += GAP;
+        run.now += world.gap;
     }
     if let Phase::Empty(_) = group.phase {
         run.drain(true);
@@ -66,7 +83,11 @@ fn change(words: &str) -> Result<ucake::qdisc::Change, String> {
 impl Run<'_> {
     fn send(&mut self, input: &Input) -> Result<(), String> {
         let vnet = input.vnet.unwrap_or(VnetHeader::PLAIN);
-        let bytes = [&vnet.encode(), &input.bytes[..]].concat();
+        let (addresses, rest) = input.bytes.split_at(12);
+        let tag = input.tag.map_or(Vec::new(), |(protocol, control)| {
+            [protocol.to_be_bytes(), control.to_be_bytes()].concat()
+        });
+        let bytes = [&vnet.encode(), addresses, &tag, rest].concat();
         let fill = self.pool.fill(|buffer| {
             buffer[..bytes.len()].copy_from_slice(&bytes);
             Ok(bytes.len())
@@ -95,7 +116,7 @@ impl Run<'_> {
                     let bytes = [wire.head, wire.payload].concat();
                     self.outputs.push(wire::finished(&bytes).expect("a vnet header and a frame"));
                 }
-                Dequeue::Wait(wake) if all => self.now = wake.at,
+                Dequeue::Wait(wake) if all => self.now = wake.at + self.late,
                 Dequeue::Wait(_) | Dequeue::Idle => return,
             }
         }

@@ -1,5 +1,6 @@
 //! Frames through a device's qdisc: a packet socket that sends.
 #![allow(unsafe_code, reason = "the system's calls have no safe form for packet sockets")]
+#![allow(clippy::cast_possible_truncation, reason = "sizes and numbers of the system's, all small")]
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

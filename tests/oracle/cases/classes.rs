@@ -105,7 +105,7 @@ pub fn dscp() -> Group {
 /// Packet marks and priorities.
 pub fn overrides() -> Group {
     let frame = || udp4(&[], V4 { tos: EF, ..V4::new(UDP) }, (1, 2), 60);
-    let input = |mark, priority| Input { bytes: frame(), vnet: None, mark, priority };
+    let input = |mark, priority| Input { mark, priority, ..Input::plain(frame()) };
     let mut cases = Vec::new();
     for mode in MODES {
         for mask in [0x0000_000f_u32, 0x0000_ff00, 0xf000_0000, 0xffff_ffff, 0x0000_0005] {

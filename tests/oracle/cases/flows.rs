@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{Case, Group, Phase, Rule};
+use super::{Case, Group, Input, Phase, Rule};
 use crate::frames::{
     ARP, CTAG, IPV4, IPV6, STAG, TCP, Tcp, UDP, V4, V6, ethernet, host, plug, udp, udp4, udp6,
 };
@@ -280,6 +280,56 @@ pub fn keys() -> Group {
     }
 }
 
+/// Frames whose tags stand beside them in the kernel, as those of forwarded ones do. To ucake they are in
+/// the frame, as a tap hands them over.
+pub fn beside() -> Group {
+    let v4 = V4 { tos: 0xb8, ..V4::new(UDP) };
+    let other = V4 { source: Ipv4Addr::new(10, 0, 0, 77), ..v4 };
+    let plain = |ip, port| udp4(&[], ip, (port, 2), 100);
+    let six = |port| udp6(&[], V6 { tos: 0x20, ..V6::new(UDP) }, (port, 2), 120);
+    let (a, b) = (Some((CTAG, 7)), Some((CTAG, 8)));
+    let arp = || ethernet(&[], ARP, &[0; 46]);
+    let inner = |port| udp4(&[(CTAG, 5)], v4, (port, 2), 100);
+    let pairs = [
+        ("same", (plain(v4, 1), a), (plain(v4, 1), a)),
+        ("port", (plain(v4, 1), a), (plain(v4, 3), a)),
+        ("source", (plain(v4, 1), a), (plain(other, 1), a)),
+        ("vlan", (plain(v4, 1), a), (plain(v4, 1), b)),
+        ("priority", (plain(v4, 1), a), (plain(v4, 1), Some((CTAG, 0xa007)))),
+        ("vlan-or-none", (plain(v4, 1), a), (plain(v4, 1), None)),
+        ("vlan-zero-or-none", (plain(v4, 1), Some((CTAG, 0))), (plain(v4, 1), None)),
+        ("kind", (plain(v4, 1), a), (plain(v4, 1), Some((STAG, 7)))),
+        ("kinds-and-ports", (plain(v4, 1), Some((STAG, 7))), (plain(v4, 3), Some((STAG, 7)))),
+        ("ipv6", (six(1), a), (six(1), a)),
+        ("ipv6-port", (six(1), a), (six(3), a)),
+        ("arp", (arp(), a), (arp(), a)),
+        ("arp-vlan", (arp(), a), (arp(), b)),
+        ("inner-tag", (inner(1), Some((STAG, 9))), (inner(1), Some((STAG, 9)))),
+        ("inner-tag-port", (inner(1), Some((STAG, 9))), (inner(3), Some((STAG, 9)))),
+        ("inner-tag-outer-vlan", (inner(1), Some((STAG, 9))), (inner(1), Some((STAG, 7)))),
+    ];
+    let mut cases = Vec::new();
+    for mode in ["flows", "srchost", "dsthost", "hosts"] {
+        for (name, first, second) in &pairs {
+            let words = format!("bandwidth 64bit diffserv4 {mode}");
+            let mut case = Case::new(format!("{mode}/{name}"), words).frame(plug());
+            for (bytes, tag) in [first, second] {
+                case = case.input(Input { tag: *tag, ..Input::plain(bytes.clone()) });
+            }
+            cases.push(case);
+        }
+    }
+    Group {
+        name: "beside",
+        about: "flows, hosts and tins of frames that have their VLAN tag beside them",
+        fields: &["way_misses", "way_collisions", "packets"],
+        phase: Phase::Queued,
+        egress: false,
+        rule: Rule::Exact,
+        cases,
+    }
+}
+
 /// Hosts and flows in every isolation mode, few enough for no set to fill up.
 pub fn modes() -> Group {
     const MODES: [&str; 8] = [
@@ -306,12 +356,10 @@ pub fn modes() -> Group {
                 format!("{mode}/{sources}-sources-{destinations}-destinations-{ports}-ports");
             let words = format!("bandwidth 64bit besteffort {mode}");
             let mut case = Case::new(name, words).frame(plug());
-            for round in 0..2 {
+            for _ in 0..2 {
                 for source in 0..sources {
                     for destination in 0..destinations {
-                        case = case.frames(
-                            (0..ports).map(|port| frame(source, destination, port + 0 * round)),
-                        );
+                        case = case.frames((0..ports).map(|port| frame(source, destination, port)));
                     }
                 }
             }

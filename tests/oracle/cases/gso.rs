@@ -18,7 +18,7 @@ enum Kind {
 fn train(kind: Kind, mss: u16, payload: usize, flags: u16) -> Input {
     let options = vec![1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
     let tcp = Tcp { flags, sequence: 0xffff_f000, options, ..Tcp::ack(7) };
-    let data: Vec<u8> = (0..payload).map(|i| (i / 100 % 251) as u8).collect();
+    let data: Vec<u8> = (0..=250_u8).cycle().flat_map(|n| [n; 100]).take(payload).collect();
     let tags: &[(u16, u16)] = if matches!(kind, Kind::VlanTcp4) { &[(CTAG, 7)] } else { &[] };
     let (mut body, field, gso_type) = match kind {
         Kind::Tcp4 | Kind::VlanTcp4 => (tcp.segment(&data), 16, VnetHeader::GSO_TCPV4),
@@ -51,7 +51,7 @@ fn train(kind: Kind, mss: u16, payload: usize, flags: u16) -> Input {
         csum_start: u16::try_from(start).expect("small"),
         csum_offset: u16::try_from(field).expect("small"),
     };
-    Input { bytes, vnet: Some(vnet), mark: 0, priority: 0 }
+    Input { vnet: Some(vnet), ..Input::plain(bytes) }
 }
 
 /// Trains of every kind, divided or whole, with and without overhead.

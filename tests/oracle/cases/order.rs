@@ -1,7 +1,8 @@
 //! In which order queued frames leave (spec §1.2, §4.6, §6.3).
 //!
-//! All are queued behind a plug, then leave as the shaper lets them. Lengths are such that the kernel's
-//! random byte of quantum does not decide, and the AQM is kept out of the way.
+//! All are queued behind a plug, then leave as the shaper lets them. Lengths are such that neither the
+//! kernel's random byte of quantum nor how late its timer was decides (equal lengths in tins whose rates
+//! are in simple ratios make ties), and the AQM is kept out of the way.
 
 use super::{Case, Group, Phase, Rule};
 use crate::frames::{UDP, V4, host, plug, udp4};
@@ -36,7 +37,7 @@ pub fn group() -> Group {
     let be = |source, destination, port, len| (source, destination, port, 0, len);
     let mut cases = Vec::new();
     let mut ask = |name: &str, words: &str, frames: Vec<Vec<u8>>| {
-        let words = format!("bandwidth 1mbit rtt 100s {words}");
+        let words = format!("bandwidth 256kbit rtt 100s {words}");
         cases.push(Case::new(name, words).frame(plug()).frame(plug()).frames(frames));
     };
     ask("one-flow", "besteffort", blocks(&[be(1, 1, 1, 500)], 8));
@@ -68,14 +69,14 @@ pub fn group() -> Group {
     }
     let w = [be(1, 1, 1, 290), be(1, 2, 2, 290), be(2, 2, 3, 290), be(2, 3, 4, 290)];
     ask("w", "besteffort triple-isolate", blocks(&w, 10));
-    let tins = [(1, 1, 1, 0x20, 290), (1, 1, 2, 0x00, 290), (1, 1, 3, 0xb8, 290)];
+    let tins = [(1, 1, 1, 0x20, 311), (1, 1, 2, 0x00, 293), (1, 1, 3, 0xb8, 271)];
     for mode in ["diffserv3", "diffserv4"] {
         ask(&format!("bulk-besteffort-voice/{mode}"), mode, blocks(&tins, 10));
     }
     ask("besteffort-voice", "diffserv3", blocks(&tins[1..], 12));
-    ask("four-tins", "diffserv4", blocks(&[tins[0], tins[1], (1, 1, 4, 0x40, 290), tins[2]], 10));
-    let eight =
-        [0x04, 0x28, 0, 0x60, 0x48, 0x40, 0xb8, 0xc0].map(|tos| (1, 1, u16::from(tos), tos, 290));
+    ask("four-tins", "diffserv4", blocks(&[tins[0], tins[1], (1, 1, 4, 0x40, 257), tins[2]], 10));
+    let eight = [0x04, 0x28, 0, 0x60, 0x48, 0x40, 0xb8, 0xc0]
+        .map(|tos| (1, 1, u16::from(tos), tos, 251 + usize::from(tos) / 2));
     ask("eight-tins", "diffserv8", blocks(&eight, 6));
     Group {
         name: "order",
