@@ -7,11 +7,10 @@
 //! Law: an ordinary frame is always queued; what cannot be read of it is 0. A superpacket is either
 //! understood to its last header or refused and counted, for it cannot be passed on as it is if
 //! what it says of itself is wrong.
-//! Left out: PPPoE and MPLS, which CAKE in Linux does not look through for a DSCP either, and
-//! MACsec; all three are told apart by EtherType alone.
+//! Left out: what is inside MPLS and MACsec, told apart by EtherType alone.
 //!
 //! ```text
-//! | Ethernet 14 | tags 0…3 × 4 | IP, extension headers | TCP or UDP | payload, mss, mss, … |
+//! | Ethernet 14 | tags 0…7 × 4 | IP, extension headers | TCP or UDP | payload, mss, mss, … |
 //!               ^              ^ network_offset        ^ transport_offset
 //! '----------------------- Segments::header_len ------------------'
 //! ```
@@ -24,15 +23,16 @@
 //!   entered.
 //! * Tunnels (IP in IP, 6in4, GRE) are told apart by the inner addresses and ports, up to
 //!   [`MAX_TUNNELS`] deep. DSCP, ECN and [`Layout`] are always those of the outer header.
-//! * The key of an authenticated packet is the one behind the AH; ESP is told apart by its SPI,
-//!   which stands where others have ports.
+//! * AH and ESP are told apart by their SPI, which stands where others have ports; what is behind an
+//!   AH is not looked at.
+//! * A DSCP is read by EtherType, whatever version and header length a packet claims to have, as CAKE in
+//!   Linux does. That of a packet in a PPPoE session is out of reach; its flow is not.
 //! * A superpacket without `NEEDS_CSUM` is kept whole, as a single unit: its segments' checksums
 //!   cannot be had without healing whatever may have been wrong with the one checksum it carries.
 //! * TCP flags do not matter to splitting. SYN, RST and URG are copied to every segment and the
 //!   urgent pointer is left as it is, as Linux does.
 
-use etherparse::{LaxIpv4Slice, LaxIpv6Slice, LaxLinkExtSlice, LaxNetSlice, LaxSlicedPacket};
-use etherparse::{LinkSlice, ip_number as proto};
+use etherparse::{LaxIpv4Slice, LaxIpv6Slice, LaxNetSlice, LaxSlicedPacket, ip_number as proto};
 
 use super::bytes::word;
 use super::split::MAX_HEADERS;
@@ -50,6 +50,15 @@ const ETHERNET_LEN: usize = 14;
 const SMALLEST_ETHERTYPE: u16 = 0x0600;
 /// What Linux takes an 802.3 frame with an LLC header for, whatever its length (`ETH_P_802_2`).
 const ETHERTYPE_LLC: u16 = 0x0004;
+/// VLAN tags: customer's and service provider's.
+const ETHERTYPE_CTAG: u16 = 0x8100;
+const ETHERTYPE_STAG: u16 = 0x88a8;
+/// VLAN tags that are looked behind, as many as Linux does.
+const MAX_TAGS: usize = 7;
+/// PPPoE session data, and the protocols in it that have flows.
+const ETHERTYPE_PPPOE: u16 = 0x8864;
+const PPP_IPV4: u16 = 0x0021;
+const PPP_IPV6: u16 = 0x0057;
 /// An Ethernet frame inside GRE.
 const ETHERTYPE_TEB: u16 = 0x6558;
 /// Bytes of a UDP header.
@@ -138,9 +147,12 @@ pub fn dissect(frame: &[u8], vnet: &VnetHeader, truesize: MemSize) -> Result<Dis
     check_checksum_field(frame, vnet)?;
     let (vnet, train) = superpacket(frame, vnet, &outer)?;
     let layout = Layout {
-        network: outer.ip.as_ref().map_or(Network::Other, |ip| ip.network),
+        network: outer.network,
         network_offset: small(outer.network_offset),
-        ecn: outer.ip.as_ref().map_or(Ecn::NotEct, |ip| Ecn::from_tos(ip.tos)),
+        ecn: match outer.network {
+            Network::Other => Ecn::NotEct,
+            Network::Ipv4 | Network::Ipv6 => Ecn::from_tos(outer.tos),
+        },
         train,
     };
     let meta = Meta {
@@ -157,7 +169,7 @@ pub fn dissect(frame: &[u8], vnet: &VnetHeader, truesize: MemSize) -> Result<Dis
     Ok(Dissected { meta, layout, vnet })
 }
 
-/// An offset known to be small: the network header stands at 26 at most.
+/// An offset known to be small: the network header stands at 42 at most.
 fn small(offset: usize) -> u16 {
     u16::try_from(offset).unwrap_or(u16::MAX)
 }
@@ -223,7 +235,7 @@ fn claimed<'a, 'b>(
     }
     // Behind an AH nothing may be rewritten, and no kernel splits there.
     let fits = network.is_none_or(|network| network == ip.network);
-    if !fits || ip.authenticated || ip.proto != number.0 {
+    if !fits || ip.authentication.is_some() || ip.proto != number.0 {
         return Err(Refused::GsoMismatch);
     }
     Ok((transport, ip))
@@ -275,63 +287,125 @@ impl Transport {
 struct Outer<'a> {
     ethertype: u16,
     vlan: u16,
+    vlan_kind: u16,
     network_offset: usize,
+    /// A header that is all there, in order or not.
+    network: Network,
+    /// TOS or traffic class; 0 where there is none.
+    tos: u8,
     ip: Option<Ip<'a>>,
+    /// The header in a PPPoE session.
+    session: Option<Ip<'a>>,
 }
 
 impl<'a> Outer<'a> {
     fn read(frame: &'a [u8]) -> Self {
-        let Ok(packet) = LaxSlicedPacket::from_ethernet(frame) else {
+        let Some(ethertype) = word(frame, ETHERNET_LEN - 2) else {
             // Shorter than an Ethernet header. It is still somebody's frame.
-            return Self { ethertype: 0, vlan: 0, network_offset: frame.len(), ip: None };
+            let network_offset = frame.len();
+            return Self {
+                ethertype: 0,
+                vlan: 0,
+                vlan_kind: 0,
+                network_offset,
+                network: Network::Other,
+                tos: 0,
+                ip: None,
+                session: None,
+            };
         };
-        let mut outer = Self::link(&packet);
-        outer.ip = Ip::read(&packet, outer.ethertype, outer.network_offset);
+        let mut outer = Self {
+            ethertype,
+            vlan: 0,
+            vlan_kind: 0,
+            network_offset: ETHERNET_LEN,
+            network: Network::Other,
+            tos: 0,
+            ip: None,
+            session: None,
+        };
+        outer.skip_tags(frame);
+        outer.read_network(frame.get(outer.network_offset..).unwrap_or_default());
         if outer.ethertype < SMALLEST_ETHERTYPE {
             outer.ethertype = ETHERTYPE_LLC;
         }
         outer
     }
 
-    /// Walks the VLAN tags. MACsec, which the kernel does not look into, ends the walk.
-    fn link(packet: &LaxSlicedPacket<'_>) -> Self {
-        let ethertype = match &packet.link {
-            Some(LinkSlice::Ethernet2(ethernet)) => ethernet.ether_type().0,
-            _ => 0,
-        };
-        let mut outer = Self { ethertype, vlan: 0, network_offset: ETHERNET_LEN, ip: None };
-        for extension in &packet.link_exts {
-            let LaxLinkExtSlice::Vlan(tag) = extension else { break };
-            if outer.network_offset == ETHERNET_LEN {
-                outer.vlan = tag.vlan_identifier().value();
+    /// Walks the VLAN tags, [`MAX_TAGS`] at most: what is behind more is not looked at, nor is what is
+    /// behind half a tag.
+    fn skip_tags(&mut self, frame: &[u8]) {
+        let untagged = self.ethertype;
+        for tag in 0.. {
+            if !matches!(self.ethertype, ETHERTYPE_CTAG | ETHERTYPE_STAG) {
+                return;
             }
-            outer.ethertype = tag.ether_type().0;
-            outer.network_offset += 4;
+            let at = self.network_offset;
+            let (Some(control), Some(ethertype)) = (word(frame, at), word(frame, at + 2)) else {
+                return;
+            };
+            if tag == MAX_TAGS {
+                (self.ethertype, self.network_offset) = (untagged, ETHERNET_LEN);
+                return;
+            }
+            if tag == 0 {
+                (self.vlan, self.vlan_kind) = (control & 0xefff, self.ethertype);
+            }
+            self.ethertype = ethertype;
+            self.network_offset += 4;
         }
-        outer
     }
 
-    /// Spec §3.5: ARP is urgent, anything else that is not readable IP is not.
-    fn dscp(&self) -> Dscp {
-        match &self.ip {
-            Some(ip) => Dscp::from_tos(ip.tos),
-            None if self.ethertype == ETHERTYPE_ARP => Dscp::CS7,
-            None => Dscp::default(),
+    /// What the kernel reads by EtherType alone: the DSCP from the first two bytes, and a header to mark
+    /// and wash where all of it is there, whatever version and length it claims. The rest is read where
+    /// the header is in order.
+    fn read_network(&mut self, bytes: &'a [u8]) {
+        let first = word(bytes, 0).unwrap_or(0).to_be_bytes();
+        (self.tos, self.network) = match self.ethertype {
+            ETHERTYPE_IPV4 if bytes.len() >= 20 => (first[1], Network::Ipv4),
+            ETHERTYPE_IPV4 => (first[1], Network::Other),
+            ETHERTYPE_IPV6 if bytes.len() >= 40 => (first[0] << 4 | first[1] >> 4, Network::Ipv6),
+            ETHERTYPE_IPV6 => (first[0] << 4 | first[1] >> 4, Network::Other),
+            _ => return self.read_pppoe(bytes),
+        };
+        let packet = LaxSlicedPacket::from_ether_type(self.ethertype.into(), bytes);
+        self.ip = Ip::read(&packet, self.ethertype, self.network_offset);
+    }
+
+    /// The flow of a PPPoE session is that of the packet in it; DSCP and ECN are out of reach.
+    fn read_pppoe(&mut self, bytes: &'a [u8]) {
+        const VERSION_1_TYPE_1_DATA: u16 = 0x1100;
+        if self.ethertype != ETHERTYPE_PPPOE || word(bytes, 0) != Some(VERSION_1_TYPE_1_DATA) {
+            return;
         }
+        let inner = match word(bytes, 6) {
+            Some(PPP_IPV4) => ETHERTYPE_IPV4,
+            Some(PPP_IPV6) => ETHERTYPE_IPV6,
+            _ => return,
+        };
+        self.session = Ip::behind(inner, &bytes[8..]);
+    }
+
+    /// Spec §3.5: ARP is urgent, anything else that is not IP is not.
+    fn dscp(&self) -> Dscp {
+        if self.ethertype == ETHERTYPE_ARP { Dscp::CS7 } else { Dscp::from_tos(self.tos) }
     }
 
     fn flow(&self) -> FlowKey {
-        let Some(outer) = &self.ip else {
-            return FlowKey { ethertype: self.ethertype, vlan: self.vlan, ..FlowKey::default() };
+        let Some(outer) = self.ip.as_ref().or(self.session.as_ref()) else {
+            let Self { ethertype, vlan, vlan_kind, .. } = *self;
+            return FlowKey { ethertype, vlan, vlan_kind, ..FlowKey::default() };
         };
         let mut innermost = *outer;
+        let mut key_id = 0;
         for _ in 0..MAX_TUNNELS {
+            key_id = innermost.gre_key().unwrap_or(key_id);
             match innermost.inner() {
                 Some(inner) => innermost = inner,
                 None => break,
             }
         }
-        FlowKey { vlan: self.vlan, ..innermost.flow() }
+        FlowKey { vlan: self.vlan, vlan_kind: self.vlan_kind, key_id, ..innermost.flow() }
     }
 }
 
@@ -339,7 +413,6 @@ impl<'a> Outer<'a> {
 #[derive(Clone, Copy)]
 struct Ip<'a> {
     network: Network,
-    tos: u8,
     flow_label: u32,
     source: u128,
     destination: u128,
@@ -347,8 +420,8 @@ struct Ip<'a> {
     proto: u8,
     /// Part of a datagram, or a whole one that says it is a part.
     fragment: bool,
-    /// An authentication header stands before the payload.
-    authenticated: bool,
+    /// The SPI of an authentication header that stands before the payload, in two halves.
+    authentication: Option<(u16, u16)>,
     /// Offset of `payload` from what the header was read from.
     transport_offset: usize,
     payload: &'a [u8],
@@ -366,17 +439,16 @@ impl<'a> Ip<'a> {
 
     fn read_v4(ip: &LaxIpv4Slice<'a>, offset: usize) -> Self {
         let header = ip.header();
-        let authentication = ip.extensions().auth.map_or(0, |auth| auth.slice().len());
+        let authentication = ip.extensions().auth.as_ref().map_or(&[][..], |auth| auth.slice());
         Self {
             network: Network::Ipv4,
-            tos: header.slice().get(1).copied().unwrap_or(0),
             flow_label: 0,
             source: u32::from_be_bytes(header.source()).into(),
             destination: u32::from_be_bytes(header.destination()).into(),
             proto: ip.payload_ip_number().0,
             fragment: ip.is_payload_fragmented(),
-            authenticated: authentication != 0,
-            transport_offset: offset + header.slice().len() + authentication,
+            authentication: spi(authentication),
+            transport_offset: offset + header.slice().len() + authentication.len(),
             payload: ip.payload().payload,
         }
     }
@@ -384,16 +456,15 @@ impl<'a> Ip<'a> {
     fn read_v6(ip: &LaxIpv6Slice<'a>, offset: usize) -> Self {
         let header = ip.header();
         let extensions = ip.extensions().slice();
-        let (fragment, authenticated) = notable(header.next_header().0, extensions);
+        let (fragment, authentication) = notable(header.next_header().0, extensions);
         Self {
             network: Network::Ipv6,
-            tos: header.traffic_class(),
             flow_label: header.flow_label().value(),
             source: u128::from_be_bytes(header.source()),
             destination: u128::from_be_bytes(header.destination()),
             proto: ip.payload().ip_number.0,
             fragment,
-            authenticated,
+            authentication,
             transport_offset: offset + header.slice().len() + extensions.len(),
             payload: ip.payload().payload,
         }
@@ -408,16 +479,18 @@ impl<'a> Ip<'a> {
         FlowKey {
             ethertype: self.ethertype(),
             vlan: 0,
-            ip_proto: self.proto,
+            vlan_kind: 0,
+            ip_proto: if self.authentication.is_some() { proto::AUTH.0 } else { self.proto },
             flow_label: self.flow_label,
             source: self.source,
             destination: self.destination,
             source_port,
             destination_port,
+            key_id: 0,
         }
     }
 
-    /// The first four bytes of every transport that has ports; of ESP, the SPI.
+    /// The first four bytes of every transport that has ports; of AH and ESP, the SPI.
     fn ports(&self) -> Option<(u16, u16)> {
         const DCCP: u8 = proto::DCCP.0;
         const ESP: u8 = proto::ENCAP_SEC.0;
@@ -425,6 +498,9 @@ impl<'a> Ip<'a> {
         const TCP: u8 = proto::TCP.0;
         const UDP: u8 = proto::UDP.0;
         const UDP_LITE: u8 = proto::UDP_LITE.0;
+        if self.authentication.is_some() && !self.is_opaque() {
+            return self.authentication;
+        }
         if self.is_opaque() || !matches!(self.proto, DCCP | ESP | SCTP | TCP | UDP | UDP_LITE) {
             return None;
         }
@@ -436,7 +512,7 @@ impl<'a> Ip<'a> {
         const IPV4: u8 = proto::IPV4.0;
         const IPV6: u8 = proto::IPV6.0;
         const GRE: u8 = proto::GRE.0;
-        if self.is_opaque() {
+        if self.is_opaque() || self.authentication.is_some() {
             return None;
         }
         match self.proto {
@@ -445,6 +521,20 @@ impl<'a> Ip<'a> {
             GRE => gre(self.payload).and_then(|(ethertype, rest)| Self::behind(ethertype, rest)),
             _ => None,
         }
+    }
+
+    /// The key of a GRE header, if this is before one that has it.
+    fn gre_key(&self) -> Option<u32> {
+        const CHECKSUM: u16 = 0x8000;
+        const KEY: u16 = 0x2000;
+        if self.is_opaque() || self.authentication.is_some() || self.proto != proto::GRE.0 {
+            return None;
+        }
+        gre(self.payload)?;
+        let flags = word(self.payload, 0)?;
+        let at = if flags & CHECKSUM != 0 { 8 } else { 4 };
+        let half = |at| word(self.payload, at).map(u32::from);
+        if flags & KEY != 0 { Some(half(at)? << 16 | half(at + 2)?) } else { None }
     }
 
     /// The header in `payload`, which `ethertype` announces.
@@ -465,18 +555,20 @@ impl<'a> Ip<'a> {
     }
 }
 
-/// Whether there is a fragment header, and an authentication header, among the extension headers.
+/// Whether there is a fragment header among the extension headers, and the SPI of an authentication header.
 ///
 /// Walked by hand: `etherparse` calls a fragment header that fragments nothing no fragmentation,
 /// which is not what the kernel thinks, and its iterator expects headers that were parsed strictly.
-fn notable(first: u8, extensions: &[u8]) -> (bool, bool) {
+fn notable(first: u8, extensions: &[u8]) -> (bool, Option<(u16, u16)>) {
     const FRAGMENT: u8 = proto::IPV6_FRAG.0;
     const AUTHENTICATION: u8 = proto::AUTH.0;
     let (mut kind, mut rest) = (first, extensions);
-    let (mut fragment, mut authenticated) = (false, false);
+    let (mut fragment, mut authentication) = (false, None);
     while let &[next, len, ..] = rest {
         fragment |= kind == FRAGMENT;
-        authenticated |= kind == AUTHENTICATION;
+        if kind == AUTHENTICATION {
+            authentication = authentication.or_else(|| spi(rest));
+        }
         let len = match kind {
             FRAGMENT => 8,
             AUTHENTICATION => (usize::from(len) + 2) * 4,
@@ -485,7 +577,12 @@ fn notable(first: u8, extensions: &[u8]) -> (bool, bool) {
         kind = next;
         rest = rest.get(len..).unwrap_or_default();
     }
-    (fragment, authenticated)
+    (fragment, authentication)
+}
+
+/// The SPI of an authentication header, in two halves as it stands where others have ports.
+fn spi(authentication: &[u8]) -> Option<(u16, u16)> {
+    Some((word(authentication, 4)?, word(authentication, 6)?))
 }
 
 /// The EtherType and payload of a GRE header (RFC 2784, RFC 2890). Version 0 without source routes
@@ -554,12 +651,14 @@ mod tests {
         let expected = FlowKey {
             ethertype: ETHERTYPE_IPV4,
             vlan: 0,
+            vlan_kind: 0,
             ip_proto: 6,
             flow_label: 0,
             source: V4_SOURCE,
             destination: V4_DESTINATION,
             source_port: PORTS.0,
             destination_port: PORTS.1,
+            key_id: 0,
         };
         assert_eq!(meta.flow, expected);
         assert_eq!(meta.len, FrameLen(u32::try_from(frame.len()).unwrap()));
@@ -585,25 +684,33 @@ mod tests {
 
     #[test]
     fn tags_are_looked_through_and_the_outermost_counts() {
-        for (tags, offset) in [
-            (vec![(0x8100, 0x2007)], 18),
-            (vec![(0x88a8, 7), (0x8100, 9)], 22),
-            (vec![(0x88a8, 7), (0x8100, 9), (0x8100, 5)], 26),
+        for (tags, offset, vlan) in [
+            // Priority, drop eligibility, id; the second does not make a flow.
+            (vec![(0x8100, 0x3007)], 18, 0x2007),
+            (vec![(0x88a8, 7), (0x8100, 9)], 22, 7),
+            (vec![(0x88a8, 7), (0x8100, 9), (0x8100, 5)], 26, 7),
         ] {
+            let kind = tags[0].0;
             let meta = plain(&Packet { tags, tos: 0xb8, ..Packet::tcp() }.bytes()).meta;
-            assert_eq!((meta.network_offset, meta.flow.vlan), (offset, 7));
+            assert_eq!(
+                (meta.network_offset, meta.flow.vlan, meta.flow.vlan_kind),
+                (offset, vlan, kind)
+            );
             assert_eq!((meta.dscp.value(), ports(meta.flow)), (46, PORTS));
         }
         let priority_tag = Packet { tags: vec![(0x8100, 0xe000)], ..Packet::tcp() };
-        assert_eq!(flow(&priority_tag), flow(&Packet::tcp()));
+        assert_eq!(
+            flow(&priority_tag),
+            FlowKey { vlan: 0xe000, vlan_kind: 0x8100, ..flow(&Packet::tcp()) }
+        );
     }
 
     #[test]
-    fn behind_a_fourth_tag_nothing_is_read() {
-        let tags = vec![(0x8100, 1); 4];
-        let Dissected { meta, layout, .. } =
-            plain(&Packet { tags, tos: 0xb8, ..Packet::tcp() }.bytes());
-        assert_eq!((meta.network_offset, meta.flow.ethertype, meta.flow.vlan), (26, 0x8100, 1));
+    fn behind_an_eighth_tag_nothing_is_read() {
+        let tagged = |count| Packet { tags: vec![(0x8100, 1); count], tos: 0xb8, ..Packet::tcp() };
+        assert_eq!(plain(&tagged(MAX_TAGS).bytes()).meta.dscp.value(), 46);
+        let Dissected { meta, layout, .. } = plain(&tagged(MAX_TAGS + 1).bytes());
+        assert_eq!((meta.network_offset, meta.flow.ethertype, meta.flow.vlan), (14, 0x8100, 1));
         assert_eq!((meta.dscp, layout.network), (Dscp::default(), Network::Other));
     }
 
@@ -636,13 +743,17 @@ mod tests {
     }
 
     #[test]
-    fn a_family_that_the_ethertype_does_not_announce_is_not_read() {
+    fn a_dscp_is_read_by_ethertype_whatever_version_the_packet_claims() {
         for (byte, packet) in
-            [(0x60, Packet::tcp()), (0x45, Packet { ip: TestIp::v6(), ..Packet::tcp() })]
+            [(0x60, Packet::tcp()), (0x4b, Packet { ip: TestIp::v6(), ..Packet::tcp() })]
         {
-            let mut frame = packet.bytes();
+            let mut frame = Packet { tos: 0xb9, ..packet }.bytes();
+            let expected = plain(&frame);
             frame[14] = byte;
-            assert_eq!(plain(&frame).layout.network, Network::Other);
+            let Dissected { meta, layout, .. } = plain(&frame);
+            assert_eq!((meta.dscp, layout), (expected.meta.dscp, expected.layout));
+            // Whose packet it is, it does not say.
+            assert_eq!((meta.flow.source, meta.flow.destination), (0, 0));
         }
     }
 
@@ -656,7 +767,8 @@ mod tests {
             for len in 0..frame.len() {
                 let Dissected { meta, layout, .. } = plain(&frame[..len]);
                 assert_eq!(layout.network != Network::Other, len >= ip_end, "cut to {len}");
-                assert_eq!(meta.dscp.value(), if len >= ip_end { 46 } else { 0 }, "cut to {len}");
+                let has_dscp = len >= packet.network_offset() + 2;
+                assert_eq!(meta.dscp.value(), if has_dscp { 46 } else { 0 }, "cut to {len}");
                 let has_ports = len >= packet.transport_offset() + 4;
                 let expected = if has_ports { PORTS } else { (0, 0) };
                 assert_eq!(ports(meta.flow), expected, "cut to {len}");
@@ -723,7 +835,8 @@ mod tests {
             (gre(&[0x20, 0, 0x65, 0x58, 0, 0, 0, 9], six.bytes()), &six),
         ] {
             let Dissected { meta, layout, .. } = plain(&outer.bytes());
-            assert_eq!(meta.flow, flow(inner));
+            let key_id = meta.flow.key_id;
+            assert_eq!(meta.flow, FlowKey { key_id, ..flow(inner) });
             assert_eq!((meta.dscp, layout.network), (Dscp::default(), Network::Ipv4));
             assert_eq!(meta.network_offset, 14);
         }
@@ -743,6 +856,40 @@ mod tests {
             assert_eq!((key.source, key.ethertype), (V4_SOURCE, ETHERTYPE_IPV4));
             assert_eq!(ports(key), (0, 0));
         }
+    }
+
+    #[test]
+    fn tunnels_are_told_apart_by_their_keys() {
+        let key = |header: &[u8]| flow(&raw(47, [header, &inner(&Packet::tcp())].concat())).key_id;
+        assert_eq!(key(&[0, 0, 8, 0]), 0);
+        assert_eq!(key(&[0x20, 0, 8, 0, 0, 0, 1, 2]), 0x102);
+        assert_eq!(key(&[0xb0, 0, 8, 0, 9, 9, 9, 9, 0, 0, 1, 2, 7, 7, 7, 7]), 0x102);
+    }
+
+    #[test]
+    fn a_pppoe_session_has_the_flows_of_what_is_inside() {
+        for (protocol, packet) in
+            [(0x21, Packet::tcp()), (0x57, Packet { ip: TestIp::v6(), ..Packet::tcp() })]
+        {
+            let mut frame = vec![2; 12];
+            frame.extend([0x88, 0x64, 0x11, 0, 0, 1, 0, 0, 0, protocol]);
+            frame.extend(inner(&Packet { tos: 0xb8, ..packet.clone() }));
+            let Dissected { meta, layout, .. } = plain(&frame);
+            assert_eq!(meta.flow, flow(&packet));
+            assert_eq!((meta.dscp, layout.network), (Dscp::default(), Network::Other));
+            assert_eq!(meta.network_offset, 14);
+        }
+    }
+
+    #[test]
+    fn what_is_authenticated_is_told_apart_by_its_spi() {
+        let header = |spi: u8| {
+            [&[6, 4, 0, 0, 0, 0, 0, spi, 0, 0, 0, 1][..], &[0; 12], &inner(&Packet::tcp())[20..]]
+                .concat()
+        };
+        let key = flow(&raw(51, header(7)));
+        assert_eq!((key.ip_proto, ports(key)), (51, (0, 7)));
+        assert_ne!(key, flow(&raw(51, header(8))));
     }
 
     #[test]

@@ -165,8 +165,10 @@ impl Ecn {
 pub struct FlowKey {
     /// EtherType behind all VLAN tags that were read.
     pub ethertype: u16,
-    /// VLAN id of the outermost tag, 0 without one.
+    /// VLAN id of the outermost tag, its priority in the upper three bits; 0 without one.
     pub vlan: u16,
+    /// Protocol identifier of that tag (0x8100, 0x88a8), 0 without one.
+    pub vlan_kind: u16,
     /// IP protocol or last IPv6 next header.
     pub ip_proto: u8,
     /// IPv6 flow label; where it is not 0, ports are not looked at.
@@ -179,6 +181,8 @@ pub struct FlowKey {
     pub source_port: u16,
     /// Destination port; 0 in fragments, first ones included.
     pub destination_port: u16,
+    /// Key of the innermost GRE header that has one.
+    pub key_id: u32,
 }
 
 impl FlowKey {

@@ -50,8 +50,14 @@ impl FlowHasher {
         if !key.is_ip() || unread {
             return HostHashes::default();
         }
-        let bare =
-            FlowKey { ip_proto: 0, flow_label: 0, source_port: 0, destination_port: 0, ..*key };
+        let bare = FlowKey {
+            ip_proto: 0,
+            flow_label: 0,
+            source_port: 0,
+            destination_port: 0,
+            key_id: 0,
+            ..*key
+        };
         let of = |wanted: bool, host: FlowKey| if wanted { self.hash(&host) } else { 0 };
         HostHashes {
             source: of(isolation.by_source(), FlowKey { destination: 0, ..bare }),
@@ -68,10 +74,10 @@ impl FlowHasher {
 }
 
 /// The key as bytes, the same for both directions.
-fn sorted_bytes(key: &FlowKey) -> [u8; 48] {
+fn sorted_bytes(key: &FlowKey) -> [u8; 56] {
     let (low, high) = sorted(key.source, key.destination);
     let (low_port, high_port) = sorted(key.source_port, key.destination_port);
-    let mut bytes = [0; 48];
+    let mut bytes = [0; 56];
     bytes[..16].copy_from_slice(&low.to_le_bytes());
     bytes[16..32].copy_from_slice(&high.to_le_bytes());
     bytes[32..34].copy_from_slice(&low_port.to_le_bytes());
@@ -79,7 +85,9 @@ fn sorted_bytes(key: &FlowKey) -> [u8; 48] {
     bytes[36..38].copy_from_slice(&key.ethertype.to_le_bytes());
     bytes[38..40].copy_from_slice(&key.vlan.to_le_bytes());
     bytes[40..44].copy_from_slice(&key.flow_label.to_le_bytes());
-    bytes[44] = key.ip_proto;
+    bytes[44..48].copy_from_slice(&key.key_id.to_le_bytes());
+    bytes[48..50].copy_from_slice(&key.vlan_kind.to_le_bytes());
+    bytes[50] = key.ip_proto;
     bytes
 }
 

@@ -6,8 +6,7 @@
 //! Law: classify, place, append; then, as fast as the clocks allow, pick a tin, pick a flow, ask its AQM.
 //! Each mechanism has a file of its own; this one is their order.
 //! Deliberately different from Linux: one call does a bounded amount of work ([`WORK_BOUND`]) and says so.
-//! Left out, their places marked by spec section: autorate (§10), NAT (§4.7), marks and priorities (§3.1
-//! steps 3 and 4).
+//! Left out, their places marked by spec section: autorate (§10), NAT (§4.7).
 
 mod ack_filter;
 mod cobalt;
@@ -161,6 +160,7 @@ impl Entropy {
 #[derive(Debug)]
 pub struct Cake<F> {
     config: Config,
+    handle: u16,
     mtu: FrameLen,
     hasher: FlowHasher,
     random: Pcg32,
@@ -209,6 +209,7 @@ impl<F: Frame> Cake<F> {
     pub fn new(config: Config, mtu: FrameLen, entropy: Entropy) -> Self {
         let mut cake = Self {
             config,
+            handle: 0,
             mtu,
             hasher: FlowHasher::new(entropy.hash_key),
             random: Pcg32::seed_from_u64(entropy.seed),
@@ -231,6 +232,14 @@ impl<F: Frame> Cake<F> {
         };
         cake.configure(config);
         cake
+    }
+
+    /// The major number that packet priorities call this instance by; without one, no priority chooses a
+    /// tin.
+    #[must_use]
+    pub fn with_handle(mut self, handle: u16) -> Self {
+        self.handle = handle;
+        self
     }
 
     /// Changes what `change` mentions and leaves the rest, as `tc qdisc change` does (spec §2.7): queued
@@ -334,7 +343,21 @@ impl<F: Frame> Cake<F> {
         if self.config.wash && dscp.value() != 0 && meta.flow.is_ip() && !frame.wash() {
             dscp = crate::packet::Dscp::default();
         }
-        self.config.diffserv.tin(dscp)
+        self.overridden(meta).unwrap_or_else(|| self.config.diffserv.tin(dscp))
+    }
+
+    /// Spec §3.1 steps 3 and 4: the tin that a mark or, if there is none, a priority asks for.
+    fn overridden(&self, meta: &Meta) -> Option<u8> {
+        let Config { fwmark, diffserv, .. } = self.config;
+        if diffserv == Diffserv::Besteffort {
+            return None;
+        }
+        let mark = (meta.mark & fwmark).checked_shr(fwmark.trailing_zeros()).unwrap_or(0);
+        let named = meta.priority >> 16 == u32::from(self.handle) && self.handle != 0;
+        let minor = if named { meta.priority & 0xffff } else { 0 };
+        let in_use = 1..=u32::from(diffserv.tin_count());
+        let number = [mark, minor].into_iter().find(|number| in_use.contains(number))?;
+        Some(diffserv.displayed(u8::try_from(number - 1).ok()?))
     }
 
     /// Spec §1.1 step 4: clocks that idle time left behind come to `now`.
@@ -370,7 +393,8 @@ impl<F: Frame> Cake<F> {
         let lengths = &mut self.lengths;
         let count = meta.segments.count;
         let offset = meta.network_offset;
-        lengths.observe_offset(offset, count);
+        let divides = self.config.split_gso == SplitGso::Split;
+        lengths.observe_offset(offset, if divides { count } else { 1 });
         if !flow::is_superpacket(meta.segments) {
             let wire_len = lengths.adjust(meta.len, offset);
             return Packet::whole(frame, meta, wire_len, now);

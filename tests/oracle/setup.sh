@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Fetches the reference kernel: Debian's User-Mode Linux (unstable), a Linux that runs as an ordinary
+# program and has sch_cake as a module. Once; 30 MB. Needs root, for apt. Prints the folder it is in.
+#
+# Where from: the Debian mirror that this machine's apt uses. UCAKE_ORACLE names another folder.
+set -euo pipefail
+
+cache=${UCAKE_ORACLE:-/var/cache/ucake-oracle}
+if [ -x "$cache/linux" ]; then echo "$cache"; exit 0; fi
+
+# The first mirror of a Debian archive in apt's configuration, in either format.
+mirror() {
+  {
+    cat /etc/apt/sources.list.d/*.sources 2>/dev/null | sed -n 's/^URIs: *//p' | tr ' ' '\n'
+    cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null |
+      sed -n 's/^deb *\(\[[^]]*\]\)\{0,1\} *\([^ ]*\).*/\2/p'
+  } | grep -m1 '/debian/\{0,1\}$'
+}
+
+install=()
+command -v patchelf >/dev/null || install+=(patchelf)
+command -v modprobe >/dev/null || install+=(kmod)
+if [ ${#install[@]} -gt 0 ]; then
+  apt-get update -q >/dev/null
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${install[@]}" >/dev/null
+fi
+
+archive=$(mirror) || { echo "setup.sh: apt's configuration names no Debian mirror" >&2; exit 1; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
+keys=/usr/share/keyrings/debian-archive-keyring.gpg
+echo "deb [signed-by=$keys] $archive sid main" >"$work/sid.list"
+# A private apt: the machine's own lists and packages stay as they are.
+private=(-q -o "Dir::Etc::sourcelist=$work/sid.list" -o Dir::Etc::sourceparts=- -o APT::Sandbox::User=root
+  -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache")
+apt-get "${private[@]}" update >/dev/null
+(cd "$work" && apt-get "${private[@]}" download user-mode-linux libc6 >/dev/null)
+
+mkdir -p "$cache/root" "$cache/mod/lib"
+for package in "$work"/*.deb; do dpkg -x "$package" "$cache/root"; done
+# It wants its own libc, which is newer than the machine's.
+libraries=$cache/root/usr/lib/x86_64-linux-gnu
+cp "$cache/root/usr/bin/linux.uml" "$cache/linux.new"
+patchelf --set-interpreter "$libraries/ld-linux-x86-64.so.2" --set-rpath "$libraries" "$cache/linux.new"
+ln -sfn "$cache/root/usr/lib/uml/modules" "$cache/mod/lib/modules"
+mv "$cache/linux.new" "$cache/linux"
+echo "$cache"
