@@ -165,6 +165,7 @@ pub fn dissect(frame: &[u8], vnet: &VnetHeader, truesize: MemSize) -> Result<Dis
         truesize,
         mark: 0,
         priority: 0,
+        overrides: super::Overrides::NONE,
     };
     Ok(Dissected { meta, layout, vnet })
 }

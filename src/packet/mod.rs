@@ -50,6 +50,54 @@ pub struct Meta {
     pub mark: u32,
     /// The packet priority, `major:minor`; 0 from ports that carry none.
     pub priority: u32,
+    /// What somebody who classified the frame before says of its flow and hosts; nothing from ports.
+    pub overrides: Overrides,
+}
+
+/// A verdict on flow and hosts from outside (spec §4.6): in Linux the class id a filter gives.
+///
+/// Only the numbers 1…1024 say anything. A verdict that a frame is to be dropped is not among them: whoever
+/// comes to it does not hand the frame in.
+///
+/// ```
+/// use ucake::packet::Overrides;
+/// let overrides = Overrides::from_class(0x0003_0007);
+/// assert_eq!((overrides.host(), overrides.flow()), (Some(3), Some(7)));
+/// assert_eq!(Overrides::from_class(0xffff_0000), Overrides::NONE);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    host: u16,
+    flow: u16,
+}
+
+impl Overrides {
+    /// Addresses and ports speak for themselves.
+    pub const NONE: Self = Self { host: 0, flow: 0 };
+    /// The largest number that says anything.
+    const MOST: u16 = 1024;
+
+    /// What a class id `major:minor` says: the minor number names the flow, the major one the host.
+    #[must_use]
+    pub const fn from_class(class: u32) -> Self {
+        const fn checked(number: u32) -> u16 {
+            let number = (number & 0xffff) as u16;
+            if number <= Overrides::MOST { number } else { 0 }
+        }
+        Self { host: checked(class >> 16), flow: checked(class) }
+    }
+
+    /// The flow's number, 1…1024, if one was given.
+    #[must_use]
+    pub const fn flow(self) -> Option<u16> {
+        if self.flow == 0 { None } else { Some(self.flow) }
+    }
+
+    /// The number of the host, source and destination alike, 1…1024, if one was given.
+    #[must_use]
+    pub const fn host(self) -> Option<u16> {
+        if self.host == 0 { None } else { Some(self.host) }
+    }
 }
 
 impl Meta {

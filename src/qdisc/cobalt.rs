@@ -165,6 +165,12 @@ impl Cobalt {
         self.drop_probability == 0 && self.count == 0 && now >= self.drop_next
     }
 
+    /// As if overflows had brought BLUE there.
+    #[cfg(test)]
+    pub fn drop_with_probability(&mut self, probability: u32) {
+        self.drop_probability = probability;
+    }
+
     fn enter_or_leave(&mut self, params: &Params, over: bool, now: Instant) {
         if over {
             if !self.dropping {

@@ -187,6 +187,19 @@ impl PacketQueue {
         self.tail = node;
     }
 
+    /// Appends all packets of another queue, in their order.
+    pub fn join<F>(&mut self, nodes: &mut Slab<Packet<F>>, other: Self) {
+        if other.is_empty() {
+            return;
+        }
+        match nodes.get_mut(self.tail as usize) {
+            Some(tail) if !self.is_empty() => tail.next = other.head,
+            _ => self.head = other.head,
+        }
+        self.tail = other.tail;
+        self.acks += other.acks;
+    }
+
     /// Takes the oldest frame or segment.
     pub fn pop<F: Frame>(&mut self, nodes: &mut Slab<Packet<F>>) -> Option<Unit<F>> {
         let packet = nodes.get_mut(self.head as usize)?;
@@ -272,6 +285,8 @@ pub struct Flow {
     pub cobalt: Cobalt,
     /// Packets dropped from it.
     pub drops: u64,
+    /// Whether the entries below are those of its hosts; not after the isolation mode changed.
+    pub hosts_known: bool,
     /// Its entries in the tin's host tables.
     pub source_host: u16,
     /// See `source_host`.

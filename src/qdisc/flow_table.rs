@@ -92,6 +92,11 @@ impl FlowTable {
         place
     }
 
+    /// The hash of the flow that had `slot` last.
+    pub fn tag(&self, slot: u16) -> u32 {
+        self.tags[slot]
+    }
+
     fn find(&mut self, hash: u32, is_active: impl Fn(u16) -> bool) -> Place {
         let found = |active| if active { Found::Active } else { Found::Inactive };
         let tagged = ways_of(hash).enumerate().find(|&(_, s)| self.tags[s] == hash);

@@ -8,7 +8,7 @@
 //! Left out: looking through NAT, hashes that come with the packet.
 
 use super::config::Isolation;
-use crate::packet::FlowKey;
+use crate::packet::{FlowKey, Overrides};
 use siphasher::sip::SipHasher13;
 
 /// The hashes of one packet. Host hashes are 0 for what is not IP.
@@ -35,17 +35,27 @@ impl FlowHasher {
 
     /// The hash that chooses the queue in `isolation` mode (spec §4.2 steps 5 and 6).
     #[must_use]
-    pub fn queue(&self, key: &FlowKey, isolation: Isolation) -> u32 {
+    pub fn queue(&self, key: &FlowKey, overrides: Overrides, isolation: Isolation) -> u32 {
+        let flow = overrides.flow().map(|flow| u32::from(flow - 1));
         if isolation.by_flow() {
-            return self.hash(key);
+            return flow.unwrap_or_else(|| self.hash(key));
         }
-        let hosts = self.hosts(key, isolation);
-        hosts.source ^ hosts.destination
+        // In `hosts` mode a host given from outside cancels itself, as in Linux.
+        let hosts = self.hosts(key, overrides, isolation);
+        flow.unwrap_or(0) ^ hosts.source ^ hosts.destination
     }
 
-    /// The host hashes that `isolation` asks for, 0 for a side it does not look at (spec §4.2 step 4).
+    /// The host hashes that `isolation` asks for, 0 for a side it does not look at (spec §4.2 steps 4
+    /// and 6).
     #[must_use]
-    pub fn hosts(&self, key: &FlowKey, isolation: Isolation) -> HostHashes {
+    pub fn hosts(&self, key: &FlowKey, overrides: Overrides, isolation: Isolation) -> HostHashes {
+        if let Some(host) = overrides.host() {
+            let of = |wanted: bool| if wanted { u32::from(host - 1) } else { 0 };
+            return HostHashes {
+                source: of(isolation.by_source()),
+                destination: of(isolation.by_destination()),
+            };
+        }
         let unread = key.source == 0 && key.destination == 0;
         if !key.is_ip() || unread {
             return HostHashes::default();
@@ -118,15 +128,15 @@ mod tests {
 
     #[test]
     fn both_directions_of_a_connection_hash_alike() {
-        let there = hasher().queue(&key(1, 2, 1000, 80), Isolation::Flows);
-        let back = hasher().queue(&key(2, 1, 80, 1000), Isolation::Flows);
+        let there = hasher().queue(&key(1, 2, 1000, 80), Overrides::NONE, Isolation::Flows);
+        let back = hasher().queue(&key(2, 1, 80, 1000), Overrides::NONE, Isolation::Flows);
         assert_eq!(there, back);
     }
 
     #[test]
     fn a_host_hashes_alike_as_source_and_as_destination() {
-        let sends = hasher().hosts(&key(7, 9, 1, 2), Isolation::TripleIsolate);
-        let receives = hasher().hosts(&key(8, 7, 3, 4), Isolation::TripleIsolate);
+        let sends = hasher().hosts(&key(7, 9, 1, 2), Overrides::NONE, Isolation::TripleIsolate);
+        let receives = hasher().hosts(&key(8, 7, 3, 4), Overrides::NONE, Isolation::TripleIsolate);
         assert_eq!(sends.source, receives.destination);
         assert_ne!(sends.destination, receives.source);
     }
@@ -136,32 +146,63 @@ mod tests {
         let one = key(7, 9, 1, 2);
         let other = FlowKey { ip_proto: 17, flow_label: 5, source_port: 9, ..one };
         let mode = Isolation::TripleIsolate;
-        assert_eq!(hasher().hosts(&one, mode), hasher().hosts(&other, mode));
+        assert_eq!(
+            hasher().hosts(&one, Overrides::NONE, mode),
+            hasher().hosts(&other, Overrides::NONE, mode)
+        );
     }
 
     #[test]
     fn what_is_not_ip_has_no_hosts_but_a_flow() {
         let arp = FlowKey { ethertype: 0x0806, ..FlowKey::default() };
-        assert_eq!(hasher().hosts(&arp, Isolation::TripleIsolate), HostHashes::default());
-        assert_ne!(hasher().queue(&arp, Isolation::TripleIsolate), 0);
-        assert_eq!(hasher().queue(&arp, Isolation::Hosts), 0);
+        assert_eq!(
+            hasher().hosts(&arp, Overrides::NONE, Isolation::TripleIsolate),
+            HostHashes::default()
+        );
+        assert_ne!(hasher().queue(&arp, Overrides::NONE, Isolation::TripleIsolate), 0);
+        assert_eq!(hasher().queue(&arp, Overrides::NONE, Isolation::Hosts), 0);
     }
 
     #[test]
     fn another_key_gives_other_queues() {
         let flow = key(1, 2, 3, 4);
         let other = FlowHasher::new((3, 4));
-        assert_ne!(hasher().queue(&flow, Isolation::Flows), other.queue(&flow, Isolation::Flows));
+        assert_ne!(
+            hasher().queue(&flow, Overrides::NONE, Isolation::Flows),
+            other.queue(&flow, Overrides::NONE, Isolation::Flows)
+        );
     }
 
     #[test]
     fn hosts_mode_joins_both_sides_and_srchost_looks_at_one() {
         let mode = Isolation::Hosts;
-        let hosts = hasher().hosts(&key(1, 2, 3, 4), mode);
-        assert_eq!(hasher().queue(&key(1, 2, 9, 9), mode), hosts.source ^ hosts.destination);
+        let hosts = hasher().hosts(&key(1, 2, 3, 4), Overrides::NONE, mode);
         assert_eq!(
-            hasher().queue(&key(1, 2, 3, 4), Isolation::Srchost),
-            hasher().queue(&key(1, 99, 5, 6), Isolation::Srchost)
+            hasher().queue(&key(1, 2, 9, 9), Overrides::NONE, mode),
+            hosts.source ^ hosts.destination
         );
+        assert_eq!(
+            hasher().queue(&key(1, 2, 3, 4), Overrides::NONE, Isolation::Srchost),
+            hasher().queue(&key(1, 99, 5, 6), Overrides::NONE, Isolation::Srchost)
+        );
+    }
+
+    #[test]
+    fn what_is_given_from_outside_takes_the_place_of_what_would_be_hashed() {
+        let packet = key(1, 2, 3, 4);
+        let class = Overrides::from_class(0x0005_0007);
+        assert_eq!(hasher().queue(&packet, class, Isolation::TripleIsolate), 6);
+        let hosts = hasher().hosts(&packet, class, Isolation::TripleIsolate);
+        assert_eq!(hosts, HostHashes { source: 4, destination: 4 });
+        let by_source = hasher().hosts(&packet, Overrides::NONE, Isolation::Srchost).source;
+        let flow_only = Overrides::from_class(7);
+        assert_eq!(hasher().queue(&packet, flow_only, Isolation::Srchost), 6 ^ by_source);
+        assert_eq!(hasher().queue(&packet, class, Isolation::Srchost), 6 ^ 4);
+    }
+
+    #[test]
+    fn in_hosts_mode_a_host_given_from_outside_cancels_itself() {
+        let class = Overrides::from_class(0x0005_0000);
+        assert_eq!(hasher().queue(&key(1, 2, 3, 4), class, Isolation::Hosts), 0);
     }
 }

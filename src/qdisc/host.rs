@@ -61,6 +61,17 @@ impl HostTable {
         *count = count.saturating_sub(1);
     }
 
+    /// The hash of the host at `slot`.
+    #[must_use]
+    pub fn tag(&self, slot: u16) -> u32 {
+        self.tags[slot]
+    }
+
+    /// Nobody's flows count any more.
+    pub fn forget_loads(&mut self) {
+        self.bulk_flows = PerSlot::new();
+    }
+
     /// Bulk flows of this host.
     #[must_use]
     pub fn bulk_flows(&self, slot: u16) -> u16 {

@@ -6,9 +6,11 @@
 //! Law: classify, place, append; then, as fast as the clocks allow, pick a tin, pick a flow, ask its AQM.
 //! Each mechanism has a file of its own; this one is their order.
 //! Deliberately different from Linux: one call does a bounded amount of work ([`WORK_BOUND`]) and says so.
-//! Left out, their places marked by spec section: autorate (§10), NAT (§4.7).
+//! Packets of a tin that a change of configuration gives up move to Best Effort; Linux discards them.
+//! Left out: NAT (spec §4.7).
 
 mod ack_filter;
+mod autorate;
 mod cobalt;
 mod config;
 mod diffserv;
@@ -26,6 +28,7 @@ mod shaper;
 mod stats;
 mod tin;
 
+pub use autorate::SPACING as AUTORATE_SPACING;
 pub use config::{AckFilter, Change, Config, Diffserv, Isolation, LinkLayer, Overhead, SplitGso};
 pub use diffserv::Share;
 pub use fifo::{Fifo, FifoConfig, FifoStats};
@@ -34,8 +37,9 @@ pub use stats::{MinMax, QueueStats, Stats, TinStats};
 
 use crate::packet::{Frame, Meta};
 use crate::time::{Instant, Span};
-use crate::units::{FrameLen, MemSize, Rate, WireLen};
-use flow::{Charge, Flow, Packet, Unit};
+use crate::units::{FrameLen, MemSize, WireLen};
+use autorate::Estimator;
+use flow::{Charge, Flow, Packet, PacketQueue, Unit};
 use hash::FlowHasher;
 use overflow::{Overflow, QueueId};
 use overhead::Compensator;
@@ -172,6 +176,7 @@ pub struct Cake<F> {
     current_tin: u8,
     packets: Slab<Packet<F>>,
     overflow: Overflow,
+    estimator: Estimator,
     memory_limit: MemSize,
     memory: MemSize,
     backlog: FrameLen,
@@ -188,7 +193,6 @@ struct Counters {
     dropped: u64,
     overlimits: u64,
     memory_used: MemSize,
-    capacity_estimate: Rate,
     clock_went_back: u64,
 }
 
@@ -220,15 +224,13 @@ impl<F: Frame> Cake<F> {
             current_tin: 0,
             packets: Slab::new(),
             overflow: Overflow::new(),
+            estimator: Estimator::new(config.shaped_rate()),
             memory_limit: MemSize::ZERO,
             memory: MemSize::ZERO,
             backlog: FrameLen::ZERO,
             queued: 0,
             last_now: Instant::ZERO,
-            counters: Counters {
-                capacity_estimate: config.shaped_rate().unwrap_or_default(),
-                ..Counters::default()
-            },
+            counters: Counters::default(),
         };
         cake.configure(config);
         cake
@@ -277,7 +279,7 @@ impl<F: Frame> Cake<F> {
             queued_packets: self.queued,
             memory_used: self.counters.memory_used,
             memory_limit: self.memory_limit,
-            capacity_estimate: self.counters.capacity_estimate,
+            capacity_estimate: self.estimator.estimate(),
             network_size: self.lengths.network_size(),
             adjusted_size: self.lengths.adjusted_size(),
             average_network_offset: self.lengths.average_network_offset(),
@@ -316,14 +318,32 @@ impl<F: Frame> Cake<F> {
             tin.configure(&config, config.diffserv.share(index, rate), self.mtu);
         }
         for index in self.tin_count..before {
-            self.discard_tin(index);
+            self.give_up(index);
         }
     }
 
-    /// Empties a tin that is no longer in use, uncounted (spec §2.7).
-    fn discard_tin(&mut self, tin: u8) {
+    /// Moves what is queued in a tin that is no longer in use to Best Effort, flow by flow: a change of
+    /// configuration loses no packet. (Linux discards them, spec §2.7.) All layouts that have fewer tins
+    /// than another have Best Effort as tin 0.
+    fn give_up(&mut self, tin: u8) {
         for slot in 0..flow_table::SLOTS {
-            while self.pop(QueueId { tin, slot }).is_some() {}
+            let units = |queue: &PacketQueue| queue.count_units(&self.packets);
+            let vacated = self.tins[usize::from(tin)].vacate(slot, units);
+            let Some(vacated) = vacated else { continue };
+            self.overflow.shrank(QueueId { tin, slot }, backlog_of(&self.tins));
+            let best_effort = &mut self.tins[0];
+            let slot = best_effort.take_in(vacated, &mut self.packets, self.last_now);
+            best_effort.activate(slot, dither(&mut self.random));
+            self.overflow.grew(QueueId { tin: 0, slot }, backlog_of(&self.tins));
+        }
+    }
+
+    /// Spec §1.1 step 9: what the arrival of a packet says of the link before us.
+    fn estimate(&mut self, now: Instant) {
+        if !self.config.autorate_ingress {
+            self.estimator.ignore(now);
+        } else if let Some(rate) = self.estimator.observe(now) {
+            self.configure(Config { bandwidth: Some(rate), ..self.config });
         }
     }
 
@@ -375,6 +395,7 @@ impl<F: Frame> Cake<F> {
     /// Spec §1.1 steps 6 and 7: appends a frame whole or as a train, and counts it.
     fn append(&mut self, queue: QueueId, frame: F, meta: &Meta, now: Instant) {
         let mut packet = self.packet(frame, meta, now);
+        self.estimator.arrived(packet.total().len);
         if self.config.ack_filter != AckFilter::Off && !packet.is_divided() {
             self.filter_acks(queue, &mut packet, now);
         }
@@ -423,6 +444,7 @@ impl<F: Frame> Cake<F> {
         let Some(victim) = victim else { return };
         let Charge { len, wire_len, truesize } = victim.total();
         tin.drop_ack(queue.slot, len);
+        self.estimator.withdrawn(len);
         self.backlog -= len;
         self.memory -= truesize;
         self.queued -= 1;
@@ -570,11 +592,12 @@ impl<F: Frame> Discipline<F> for Cake<F> {
         let now = self.forward(now);
         let tin = self.classify(&mut frame, meta);
         let index = usize::from(tin);
-        let slot = self.tins[index].locate(&self.hasher, &meta.flow);
+        let slot = self.tins[index].locate(&self.hasher, &meta.flow, meta.overrides);
         let queue = QueueId { tin, slot };
         self.wake_clocks(tin, now);
         self.tins[index].observe_len(meta.counted_len());
         self.append(queue, frame, meta, now);
+        self.estimate(now);
         self.tins[index].activate(slot, dither(&mut self.random));
         self.counters.memory_used = self.counters.memory_used.max(self.memory);
         if self.drop_overflow(queue, now) { Enqueued::Congested } else { Enqueued::Queued }

@@ -4,14 +4,15 @@
 use super::drr::Set;
 use super::*;
 use crate::packet::tcp::{SackBlock, TcpFlags, TcpHeader, Timestamps};
-use crate::packet::{Dscp, FlowKey};
+use crate::packet::{Dscp, FlowKey, Overrides};
 use crate::sim::{BEGIN, SimFrame, flow};
+use crate::units::Rate;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Enqueue { flow: u16, hosts: (u8, u8), dscp: u8, segments: u16, len: u32, ect: bool },
+    Enqueue { flow: u16, hosts: (u8, u8), dscp: u8, segments: u16, len: u32, ect: bool, class: u32 },
     Ack { flow: u16, segments: u16, tcp: TcpHeader },
     Dequeue { most: u8 },
     Advance { nanos: i64 },
@@ -21,6 +22,10 @@ enum Op {
     Split { split: bool },
     Ingress { ingress: bool },
     Acks { ack_filter: AckFilter },
+    Tins { diffserv: Diffserv },
+    Isolate { isolation: Isolation, nat: bool },
+    Autorate { on: bool },
+    Overhead { bytes: i16 },
 }
 
 /// A packet of one of three connections that says something about few numbers.
@@ -50,9 +55,12 @@ fn ack() -> impl Strategy<Value = Op> {
 }
 
 fn op() -> impl Strategy<Value = Op> {
+    let class =
+        prop_oneof![9 => Just(0), 1 => (0..3_u32, 0..1100_u32).prop_map(|(h, f)| h << 16 | f)];
     let enqueue =
-        (0..4000_u16, (0..9_u8, 0..9_u8), 0..64_u8, 1..20_u16, 1..1600_u32, any::<bool>())
-            .prop_map(|(flow, hosts, dscp, segments, len, ect)| Op::Enqueue {
+        (0..4000_u16, (0..9_u8, 0..9_u8), 0..64_u8, 1..20_u16, 1..1600_u32, any::<bool>(), class)
+            .prop_map(|(flow, hosts, dscp, segments, len, ect, class)| Op::Enqueue {
+                class,
                 flow: if flow < 3000 { flow % 8 } else { flow },
                 hosts,
                 dscp: if dscp < 40 { 0 } else { dscp },
@@ -75,6 +83,11 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<bool>().prop_map(|ingress| Op::Ingress { ingress }),
         1 => prop_oneof![Just(AckFilter::Off), Just(AckFilter::Conservative), Just(AckFilter::Aggressive)]
             .prop_map(|ack_filter| Op::Acks { ack_filter }),
+        1 => (0..5_usize).prop_map(|mode| Op::Tins { diffserv: Diffserv::ALL[mode] }),
+        1 => (0..8_usize, prop::bool::weighted(0.2))
+            .prop_map(|(mode, nat)| Op::Isolate { isolation: Isolation::ALL[mode], nat }),
+        1 => any::<bool>().prop_map(|on| Op::Autorate { on }),
+        1 => (-64..=256_i16).prop_map(|bytes| Op::Overhead { bytes }),
     ]
 }
 
@@ -89,6 +102,8 @@ struct Books {
     /// By queue of departure and flow: the sequence that left last.
     left: HashMap<(u8, usize), u64>,
     wake: Option<Instant>,
+    /// Whether packets of one flow may be in several queues, since a change of configuration moved some.
+    mixed: bool,
 }
 
 impl Books {
@@ -101,13 +116,14 @@ impl Books {
             sequence: 0,
             left: HashMap::new(),
             wake: None,
+            mixed: false,
         }
     }
 
     fn apply(&mut self, op: &Op) {
         let change = |change: Change, cake: &mut Cake<SimFrame>| cake.change(&change);
         match *op {
-            Op::Enqueue { flow: number, hosts, dscp, segments, len, ect } => {
+            Op::Enqueue { flow: number, hosts, dscp, segments, len, ect, class } => {
                 let meta = flow(number)
                     .between(u32::from(hosts.0), u32::from(hosts.1))
                     .with_dscp(dscp)
@@ -118,8 +134,9 @@ impl Books {
                 } else {
                     meta.with_len(FrameLen(len))
                 };
+                let meta = Meta { overrides: Overrides::from_class(class), ..meta };
                 let source = usize::from(number) * 81 + usize::from(hosts.0 * 9 + hosts.1);
-                self.enqueue(source, &meta);
+                self.enqueue(source << 32 | class as usize, &meta);
             }
             Op::Ack { flow: number, segments, tcp } => {
                 let meta = flow(number);
@@ -155,6 +172,26 @@ impl Books {
             Op::Acks { ack_filter } => {
                 let ack_filter = Some(ack_filter);
                 change(Change { ack_filter, ..Change::default() }, &mut self.cake);
+            }
+            Op::Tins { diffserv } => {
+                let (queued, memory) = (self.cake.queued, self.cake.memory);
+                let diffserv = Some(diffserv);
+                change(Change { diffserv, ..Change::default() }, &mut self.cake);
+                assert_eq!((self.cake.queued, self.cake.memory), (queued, memory));
+                self.mixed = true;
+            }
+            Op::Isolate { isolation, nat } => {
+                let (isolation, nat) = (Some(isolation), Some(nat));
+                change(Change { isolation, nat, ..Change::default() }, &mut self.cake);
+                self.mixed = true;
+            }
+            Op::Autorate { on } => {
+                let autorate_ingress = Some(on);
+                change(Change { autorate_ingress, ..Change::default() }, &mut self.cake);
+                self.wake = None;
+            }
+            Op::Overhead { bytes } => {
+                change(Change { overhead: Some(bytes), ..Change::default() }, &mut self.cake);
             }
         }
         self.check();
@@ -199,7 +236,7 @@ impl Books {
                     let key = (departure.queue.0, frame.source);
                     let sequence = frame.sequence + u64::from(frame.segment) + 1;
                     let last = self.left.insert(key, sequence).unwrap_or(0);
-                    assert!(sequence > last, "{sequence} left after {last}");
+                    assert!(self.mixed || sequence > last, "{sequence} left after {last}");
                 }
                 Dequeue::Wait(wake) if wake.why == Why::WorkBound => {}
                 Dequeue::Wait(wake) => {
@@ -209,6 +246,8 @@ impl Books {
                 }
                 Dequeue::Idle => {
                     assert_eq!(self.cake.queued, 0);
+                    self.mixed = false;
+                    self.left.clear();
                     return;
                 }
             }
@@ -253,8 +292,10 @@ impl Books {
         }
         let stats = self.cake.stats();
         let left = |tin: &TinStats| tin.packets - tin.drops - tin.ack_drops;
-        let left: u64 = stats.tins.iter().map(left).sum();
-        assert_eq!(self.units_in, stats.tins.iter().map(|tin| tin.packets).sum::<u64>());
+        // Tins that are in use no more keep what they counted.
+        let tins: Vec<TinStats> = self.cake.tins.iter().map(Tin::stats).collect();
+        let left: u64 = tins.iter().map(left).sum();
+        assert_eq!(self.units_in, tins.iter().map(|tin| tin.packets).sum::<u64>());
         assert_eq!(left + stats.dropped, self.units_in);
         assert_eq!((stats.queued_packets, stats.backlog), (0, FrameLen::ZERO));
         assert_eq!(self.cake.memory, MemSize::ZERO);
@@ -285,12 +326,18 @@ impl Tin {
     fn check_host_loads(&self) {
         let (mut sources, mut destinations) = ([0; 1024], [0; 1024]);
         let bulk = (0..flow_table::SLOTS).filter(|&slot| self.set(slot) == Set::Bulk);
-        for flow in bulk.map(|slot| self.flow(slot)) {
-            sources[usize::from(flow.source_host)] += 1;
-            destinations[usize::from(flow.destination_host)] += 1;
+        for flow in bulk.map(|slot| self.flow(slot)).filter(|flow| flow.hosts_known) {
+            // A side that nobody is fair by counts nobody.
+            let [by_source, by_destination] = self.fair_by();
+            sources[usize::from(flow.source_host)] += u16::from(by_source);
+            destinations[usize::from(flow.destination_host)] += u16::from(by_destination);
         }
         for slot in 0..flow_table::SLOTS {
             let flow = self.flow(slot);
+            if !flow.hosts_known {
+                assert_eq!(self.host_loads(slot), (0, 0), "hosts of queue {slot}");
+                continue;
+            }
             let expected = (
                 sources[usize::from(flow.source_host)],
                 destinations[usize::from(flow.destination_host)],
@@ -340,16 +387,342 @@ fn twenty_thousand_tiny_packets_are_queued_if_memory_allows() {
     assert_eq!(books.cake.stats().dropped, 0);
 }
 
+/// As [`Books::enqueue`], with a code point.
+fn enqueue_classed(books: &mut Books, number: u16, len: u32, dscp: u8) {
+    let meta = flow(number).with_len(FrameLen(len)).with_dscp(dscp);
+    books.enqueue(usize::from(number) << 8 | usize::from(dscp), &meta);
+}
+
 #[test]
-fn a_tin_that_is_no_longer_used_lets_its_packets_go_uncounted() {
-    let mut books = Books::new(Config::default());
-    books.enqueue(0, &flow(1).with_len(FrameLen(100)).with_dscp(46));
-    books.enqueue(0, &flow(1).with_len(FrameLen(100)));
+fn packets_of_a_tin_that_is_no_longer_used_move_to_best_effort_in_their_order() {
+    let config = Config { diffserv: Diffserv::Diffserv8, ..Config::default() };
+    let mut books = Books::new(config);
+    for dscp in [48, 0, 46, 48] {
+        enqueue_classed(&mut books, 1, 100, dscp);
+    }
+    let memory = books.cake.memory;
     let diffserv = Some(Diffserv::Besteffort);
     books.cake.change(&Change { diffserv, ..Change::default() });
+    books.check();
     let stats = books.cake.stats();
-    assert_eq!((stats.queued_packets, stats.dropped), (1, 0));
-    assert_eq!(books.cake.memory, MemSize(356));
+    assert_eq!((stats.queued_packets, stats.dropped), (4, 0));
+    assert_eq!((stats.tins[0].packets, stats.tins[0].bytes), (4, 400), "counted where they are");
+    assert_eq!((books.cake.memory, books.cake.queue_stats(BEGIN).len()), (memory, 1));
+    let mut left = Vec::new();
+    while let Dequeue::Send(departure) = books.cake.dequeue(BEGIN) {
+        left.push((departure.frame.source & 0xff, departure.frame.sequence));
+    }
+    // One flow, from several tins: tin by tin, and in order within each.
+    assert_eq!(left, [(0, 100), (46, 200), (48, 0), (48, 300)]);
+    assert_eq!(books.cake.stats().backlog, FrameLen::ZERO);
+    assert_eq!(books.cake.memory, MemSize::ZERO);
+}
+
+#[test]
+fn empty_queues_left_in_a_tin_that_comes_back_do_not_hold_up_the_others() {
+    let mut books = Books::new(Config { diffserv: Diffserv::Diffserv8, ..Config::default() });
+    (0..50).for_each(|number| enqueue_classed(&mut books, number, 100, 48));
+    for diffserv in [Diffserv::Diffserv3, Diffserv::Diffserv8] {
+        books.cake.change(&Change { diffserv: Some(diffserv), ..Change::default() });
+        books.check();
+    }
+    enqueue_classed(&mut books, 99, 100, 0);
+    books.dequeue(60);
+    assert_eq!((books.cake.queued, books.cake.stats().sent_packets), (0, 51));
+}
+
+/// Ten flows of one host and one of another, all backlogged to become bulk.
+fn eleven_bulk_flows(isolation: Isolation) -> Books {
+    let mut books = Books::new(Config { isolation, ..Config::default() });
+    fill(&mut books);
+    books.dequeue(40);
+    books
+}
+
+fn fill(books: &mut Books) {
+    for number in 0..11_u16 {
+        let meta = flow(number).between(u32::from(number / 10), 7).with_len(FrameLen(1514));
+        (0..8).for_each(|_| books.enqueue(usize::from(number), &meta));
+    }
+}
+
+#[test]
+fn a_change_of_isolation_under_load_counts_each_host_anew_with_its_flows_next_packets() {
+    let mut books = eleven_bulk_flows(Isolation::Flows);
+    assert_eq!(books.cake.stats().tins[1].bulk_flows, 11);
+    let isolation = Some(Isolation::DualSrchost);
+    books.cake.change(&Change { isolation, ..Change::default() });
+    books.check();
+    fill(&mut books);
+    books.check();
+    let tin = &books.cake.tins[0];
+    let mut loads: Vec<u16> = (0..flow_table::SLOTS)
+        .filter(|&slot| tin.set(slot) == Set::Bulk)
+        .map(|slot| tin.host_loads(slot).0)
+        .collect();
+    loads.sort_unstable();
+    // The old queues have no hosts yet where the new hash put the flow elsewhere; it did not.
+    assert_eq!(loads, [vec![1], vec![10; 10]].concat());
+}
+
+#[test]
+fn a_direct_hit_does_no_work_on_hosts() {
+    let mut books = eleven_bulk_flows(Isolation::TripleIsolate);
+    let loads = |books: &Books| {
+        let loads = |slot| books.cake.tins[0].host_loads(slot);
+        (0..flow_table::SLOTS).map(loads).collect::<Vec<_>>()
+    };
+    let before = loads(&books);
+    fill(&mut books);
+    assert_eq!(loads(&books), before);
+}
+
+#[test]
+fn a_change_of_bandwidth_under_load_keeps_queues_counters_and_clocks() {
+    let bandwidth = Some(Rate::from_bits(10_000_000));
+    let mut books = Books::new(Config { bandwidth, ..Config::default() });
+    fill(&mut books);
+    books.dequeue(2);
+    let next = books.cake.dequeue(books.now);
+    let before = (books.cake.stats(), books.cake.queue_stats(BEGIN));
+    let bandwidth = Some(Some(Rate::from_bits(1_000_000)));
+    books.cake.change(&Change { bandwidth, ..Change::default() });
+    let (mut stats, queues) = (books.cake.stats(), books.cake.queue_stats(BEGIN));
+    for (now, then) in stats.tins.iter_mut().zip(&before.0.tins) {
+        // What is derived from the rate does change.
+        now.threshold = then.threshold;
+        (now.target, now.interval) = (then.target, then.interval);
+        now.flow_quantum = then.flow_quantum;
+    }
+    stats.overlimits = before.0.overlimits;
+    assert_eq!((stats, queues), before);
+    let Dequeue::Wait(expected) = next else { panic!("{next:?}") };
+    let again = books.cake.dequeue(books.now);
+    assert!(matches!(again, Dequeue::Wait(wake) if wake == expected), "pending time stands");
+}
+
+#[test]
+fn a_change_to_diffserv3_is_a_change() {
+    let mut books = Books::new(Config { diffserv: Diffserv::Diffserv8, ..Config::default() });
+    let diffserv = Some(Diffserv::Diffserv3);
+    books.cake.change(&Change { diffserv, ..Change::default() });
+    assert_eq!(books.cake.stats().tins.len(), 3);
+}
+
+#[test]
+fn size_statistics_start_anew_after_overhead_or_raw_only() {
+    let mut books = Books::new(Config::default());
+    enqueue_classed(&mut books, 1, 100, 0);
+    let seen = |books: &Books| books.cake.stats().adjusted_size.max;
+    books.cake.change(&Change { mpu: Some(64), ..Change::default() });
+    assert_eq!(seen(&books), 100);
+    books.cake.change(&Change { overhead: Some(0), ..Change::default() });
+    assert_eq!(books.cake.stats().adjusted_size, MinMax::default());
+    enqueue_classed(&mut books, 1, 100, 0);
+    assert_eq!(seen(&books), 86, "and the header is taken off");
+    books.cake.change(&Change { raw: true, ..Change::default() });
+    assert_eq!(books.cake.stats().adjusted_size, MinMax::default());
+}
+
+#[test]
+fn the_memory_limit_is_four_round_trips_within_bounds_or_what_was_set() {
+    // Spec §2.6: megabits per second, what was set, limit.
+    let vectors = [
+        (Some(1), None, 4_194_304),
+        (Some(20), None, 4_194_304),
+        (Some(100), None, 5_000_000),
+        (Some(1000), None, 15_503_360),
+        (None, None, 15_503_360),
+        (Some(1), Some(1), 1),
+        (None, Some(40_000_000), 40_000_000),
+    ];
+    for (mbit, set, expected) in vectors {
+        let bandwidth = mbit.map(|mbit| Rate::from_bits(mbit * 1_000_000));
+        let config = Config { bandwidth, memory_limit: set.map(MemSize), ..Config::default() };
+        assert_eq!(memory_limit(&config, FrameLen(1514)), MemSize(expected), "{mbit:?} {set:?}");
+    }
+}
+
+#[test]
+fn rates_and_counters_are_64_bits_wide() {
+    let bandwidth = Some(Rate::from_bits(100_000_000_000));
+    let mut books = Books::new(Config { bandwidth, ..Config::default() });
+    assert_eq!(books.cake.stats().tins[1].threshold, Rate::from_bytes(12_500_000_000));
+    books.cake.counters.sent_bytes = u64::from(u32::MAX);
+    books.cake.counters.dropped = u64::from(u32::MAX);
+    let memory_limit = Some(Some(MemSize(2_000)));
+    books.cake.change(&Change { memory_limit, ..Change::default() });
+    (0..2).for_each(|_| enqueue_classed(&mut books, 1, 1514, 0));
+    books.dequeue(2);
+    let stats = books.cake.stats();
+    assert_eq!((stats.sent_bytes, stats.dropped), ((1 << 32) + 1513, 1 << 32));
+}
+
+#[test]
+fn the_oldest_packet_of_the_queue_with_most_bytes_goes_and_its_own_sender_is_told() {
+    let memory_limit = Some(MemSize(6 * (1514 + 256)));
+    let mut books = Books::new(Config { memory_limit, ..Config::default() });
+    // Many small packets in one queue, fewer bytes than a few large ones in another.
+    (0..20).for_each(|_| enqueue_classed(&mut books, 1, 60, 0));
+    (0..2).for_each(|_| enqueue_classed(&mut books, 2, 1514, 0));
+    let verdict = |books: &mut Books, number, len| {
+        let meta = flow(number).with_len(FrameLen(len));
+        let frame = SimFrame { sequence: 77, ..SimFrame::new(&meta) };
+        books.cake.enqueue(frame, &meta, BEGIN)
+    };
+    assert_eq!(verdict(&mut books, 1, 1000), Enqueued::Queued, "flow 2 pays");
+    let drops = |books: &Books| {
+        let queues = books.cake.queue_stats(BEGIN);
+        queues.iter().map(|queue| (queue.packets, queue.drops)).collect::<Vec<_>>()
+    };
+    let mut seen = drops(&books);
+    seen.sort_unstable();
+    assert_eq!(seen, [(1, 1), (21, 0)]);
+    assert_eq!(verdict(&mut books, 1, 1514), Enqueued::Congested, "flow 1 pays itself");
+    assert_eq!(books.cake.stats().dropped, 3, "two small ones for it");
+    let mut left = Vec::new();
+    while let Dequeue::Send(departure) = books.cake.dequeue(BEGIN) {
+        left.push(departure.len.0);
+    }
+    assert_eq!(left.iter().filter(|&&len| len == 60).count(), 18, "the oldest went");
+    assert_eq!(left.iter().filter(|&&len| len >= 1000).count(), 3, "what arrived stayed");
+}
+
+/// Two queues of old packets; BLUE drops whatever it may from the first.
+fn beside_an_unresponsive_flow(ingress: bool) -> Books {
+    let mut books = Books::new(Config { ingress, ..Config::default() });
+    (0..3).for_each(|_| enqueue_classed(&mut books, 1, 1514, 0));
+    enqueue_classed(&mut books, 2, 1514, 0);
+    let slot = (0..flow_table::SLOTS)
+        .find(|&slot| books.cake.tins[0].flow(slot).backlog == FrameLen(3 * 1514));
+    let flow = books.cake.tins[0].flow_mut(slot.expect("three packets are queued"));
+    flow.cobalt.drop_with_probability(u32::MAX);
+    books
+}
+
+#[test]
+fn a_drop_is_charged_to_the_flow_and_another_is_picked_in_ingress_mode_only() {
+    for (ingress, expected) in [(false, [200, 300]), (true, [300, 200])] {
+        let mut books = beside_an_unresponsive_flow(ingress);
+        let mut left = Vec::new();
+        while let Dequeue::Send(departure) = books.cake.dequeue(BEGIN) {
+            left.push(departure.frame.sequence);
+        }
+        assert_eq!(left, expected, "ingress {ingress}");
+        assert_eq!(books.cake.stats().dropped, 2);
+    }
+}
+
+#[test]
+fn the_last_packet_of_a_queue_is_spared_by_blue_too_and_its_mark_counts() {
+    let mut books = Books::new(Config::default());
+    let meta = flow(1).with_len(FrameLen(1514)).with_ecn(crate::packet::Ecn::Ect0);
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        books.enqueue(0, &meta);
+        let slot = books.cake.queue_stats(BEGIN)[0].class - flow_table::SLOTS - 1;
+        books.cake.tins[0].flow_mut(slot).cobalt.drop_with_probability(u32::MAX);
+        books.now += Span::from_millis(100);
+        let Dequeue::Send(departure) = books.cake.dequeue(books.now) else {
+            panic!("one is queued")
+        };
+        seen.push(departure.frame.ce);
+        assert_eq!(books.cake.stats().dropped, 0);
+    }
+    let marked = seen.iter().filter(|&&ce| ce).count() as u64;
+    assert!(marked > 0, "the schedule goes on");
+    assert_eq!(books.cake.stats().tins[1].marks, marked);
+}
+
+#[test]
+fn a_mark_on_a_packet_that_blue_then_drops_does_not_count() {
+    let mut books = Books::new(Config::default());
+    let meta = flow(1).with_len(FrameLen(1514)).with_ecn(crate::packet::Ecn::Ect0);
+    (0..20).for_each(|_| books.enqueue(0, &meta));
+    let slot = books.cake.queue_stats(BEGIN)[0].class - flow_table::SLOTS - 1;
+    books.cake.tins[0].flow_mut(slot).cobalt.drop_with_probability(u32::MAX);
+    books.now += Span::from_secs(1);
+    let Dequeue::Send(departure) = books.cake.dequeue(books.now) else { panic!("one is left") };
+    let stats = books.cake.stats();
+    assert_eq!((stats.dropped, stats.tins[1].drops), (19, 19));
+    assert_eq!(stats.tins[1].marks, u64::from(departure.frame.ce));
+}
+
+#[test]
+fn the_next_signal_is_told_as_time_past_and_so_is_negative_while_it_lies_ahead() {
+    let mut books = Books::new(Config::default());
+    (0..5).for_each(|_| enqueue_classed(&mut books, 1, 1514, 0));
+    books.dequeue(1);
+    books.now += Span::from_millis(20);
+    books.dequeue(2);
+    let queue = books.cake.queue_stats(books.now)[0];
+    assert!(queue.drop_next.expect("it is in the drop state").is_negative());
+    let later = books.now + Span::from_secs(1);
+    let queue = books.cake.queue_stats(later)[0];
+    assert!(!queue.drop_next.expect("it is in the drop state").is_negative());
+}
+
+#[test]
+fn an_undivided_superpacket_weighs_what_its_segments_weigh() {
+    let overhead = Overhead { bytes: 38, mpu: 84, raw: false, ..Overhead::default() };
+    let config = Config { overhead, split_gso: SplitGso::Whole, ..Config::default() };
+    let mut books = Books::new(config);
+    books.enqueue(0, &flow(1).superpacket(3, 1448));
+    let Dequeue::Send(departure) = books.cake.dequeue(BEGIN) else { panic!("it may leave") };
+    // Spec §7.2: three frames of 1514 bytes.
+    assert_eq!(departure.wire_len, WireLen(4614));
+    assert_eq!(books.cake.stats().sent_packets, 3);
+}
+
+#[test]
+fn autorate_follows_arrivals_stores_its_rate_and_loses_nothing() {
+    let bandwidth = Some(Rate::from_bits(50_000_000));
+    let config = Config { bandwidth, autorate_ingress: true, ..Config::default() };
+    let mut books = Books::new(config);
+    let (mut changes, mut rate) = (Vec::new(), books.cake.config.bandwidth);
+    let full = flow(1).with_len(FrameLen(1514));
+    // Bursts of ten full packets at 20 Mbit/s, a pause after each.
+    for burst in 0..1500 {
+        for _ in 0..10 {
+            books.now += Span::from_nanos(605_600);
+            let meta = full.with_ecn(crate::packet::Ecn::Ect0);
+            let meta = Meta { flow: flow(burst % 7).flow, ..meta };
+            books.enqueue(usize::from(burst % 7), &meta);
+            books.dequeue(5);
+            if books.cake.config.bandwidth != rate {
+                rate = books.cake.config.bandwidth;
+                changes.push(books.now);
+            }
+        }
+        books.now += Span::from_millis(2);
+    }
+    assert!(changes.len() > 20, "{changes:?}");
+    assert!(changes.windows(2).all(|pair| pair[1] - pair[0] > AUTORATE_SPACING));
+    let stats = books.cake.stats();
+    assert_eq!(stats.dropped, 0);
+    let rate = rate.expect("it shapes");
+    // The estimate has moved on a little since.
+    let share = rate.bytes() * 1000 / stats.capacity_estimate.bytes();
+    assert!((928..=948).contains(&share), "{share} thousandths, expected 937");
+    assert_eq!(stats.tins[1].threshold, rate, "everything is derived from it");
+    // Ten packets in eight milliseconds and a bit: 15 Mbit/s arrive.
+    assert!((13_000_000..20_000_000).contains(&rate.bits()), "{}", rate.bits());
+}
+
+#[test]
+fn autorate_that_knows_nothing_yet_does_not_shape_and_an_estimate_outlives_it() {
+    let mut books = Books::new(Config { autorate_ingress: true, ..Config::default() });
+    enqueue_classed(&mut books, 1, 100, 0);
+    let bandwidth = Some(Some(Rate::from_bits(8_000_000)));
+    let autorate_ingress = Some(false);
+    books.cake.change(&Change { bandwidth, autorate_ingress, ..Change::default() });
+    let estimate = books.cake.stats().capacity_estimate;
+    for _ in 0..100 {
+        books.now += Span::from_millis(10);
+        enqueue_classed(&mut books, 1, 1000, 0);
+    }
+    assert_eq!(books.cake.stats().capacity_estimate, estimate);
+    assert_eq!(books.cake.config.bandwidth, Some(Rate::from_bits(8_000_000)));
 }
 
 #[test]

@@ -10,15 +10,16 @@ use super::cobalt::{self, Blue};
 use super::config::{Config, Isolation};
 use super::diffserv::Share;
 use super::drr::{FlowSets, List, Set};
-use super::flow::{Charge, Flow};
-use super::flow_table::{FlowTable, Found, PerSlot};
+use super::flow::{Charge, Flow, Packet, PacketQueue};
+use super::flow_table::{FlowTable, Found, PerSlot, SLOTS};
 use super::hash::{FlowHasher, HostHashes};
 use super::host::{self, HostTable};
 use super::shaper::{ByteTime, TinClock};
 use super::stats::TinStats;
-use crate::packet::FlowKey;
+use crate::packet::{FlowKey, Overrides};
 use crate::time::{Instant, Span};
 use crate::units::{FrameLen, Rate, WireLen};
+use slab::Slab;
 
 /// A flow's quantum lies between these (spec §2.6).
 const QUANTUM_RANGE: (u16, u16) = (300, 1514);
@@ -28,6 +29,8 @@ const QUANTUM_RANGE: (u16, u16) = (300, 1514);
 pub struct Tin {
     share: Share,
     isolation: Isolation,
+    /// Everything goes to queue 0 and nothing is looked at (spec §4.1: only without `nat`).
+    blind: bool,
     params: cobalt::Params,
     flow_quantum: u16,
     clock: TinClock,
@@ -39,6 +42,19 @@ pub struct Tin {
     destinations: HostTable,
     unresponsive: u32,
     counters: Counters,
+}
+
+/// What a queue of a tin that is given up held, and who it was.
+#[derive(Debug)]
+pub struct Vacated {
+    packets: PacketQueue,
+    units: u32,
+    len: FrameLen,
+    hash: u32,
+    /// As far as they were known.
+    hosts: Option<HostHashes>,
+    /// What the hashes were made for.
+    isolation: Isolation,
 }
 
 /// What a tin counts.
@@ -68,6 +84,7 @@ impl Tin {
         Self {
             share: Share { threshold: None, quantum: 0 },
             isolation: Isolation::TripleIsolate,
+            blind: false,
             params: cobalt::Params::default(),
             flow_quantum: 0,
             clock: TinClock::default(),
@@ -85,7 +102,8 @@ impl Tin {
     /// Derives everything from `config` (spec §2.6); what is queued stays.
     pub fn configure(&mut self, config: &Config, share: Share, mtu: FrameLen) {
         self.share = share;
-        self.isolation = config.isolation;
+        self.isolate(config.isolation);
+        self.blind = config.isolation == Isolation::Flowblind && !config.nat;
         // So slow a rate that nothing of it is left for this tin does not bind it.
         let binding = share.threshold.filter(|rate| !rate.is_zero());
         self.flow_quantum = flow_quantum(binding);
@@ -98,17 +116,89 @@ impl Tin {
         self.deficit = 0;
     }
 
+    /// Changes what hosts are told apart by. Each flow's hosts are made out anew when its next packet
+    /// comes; until then the flow counts on no host.
+    fn isolate(&mut self, isolation: Isolation) {
+        if isolation == self.isolation {
+            return;
+        }
+        self.isolation = isolation;
+        self.sources.forget_loads();
+        self.destinations.forget_loads();
+        for slot in 0..SLOTS {
+            self.flows[slot].hosts_known = false;
+        }
+    }
+
     /// The queue for a packet with this key (spec §4.3), its hosts assigned (spec §4.4).
-    pub fn locate(&mut self, hasher: &FlowHasher, key: &FlowKey) -> u16 {
-        if self.isolation == Isolation::Flowblind {
+    pub fn locate(&mut self, hasher: &FlowHasher, key: &FlowKey, overrides: Overrides) -> u16 {
+        let isolation = self.isolation;
+        let hash = || hasher.queue(key, overrides, isolation);
+        self.settle(hash, || Some(hasher.hosts(key, overrides, isolation)))
+    }
+
+    /// The queue for what has `hash`, and its hosts assigned if they need to be.
+    fn settle(
+        &mut self,
+        hash: impl FnOnce() -> u32,
+        hosts: impl FnOnce() -> Option<HostHashes>,
+    ) -> u16 {
+        if self.blind {
             return 0;
         }
-        let hash = hasher.queue(key, self.isolation);
-        let place = self.table.place(hash, |slot| self.sets.is_active(slot));
-        if place.found != Found::Active {
-            self.assign_hosts(place.slot, hasher.hosts(key, self.isolation));
+        let place = self.table.place(hash(), |slot| self.sets.is_active(slot));
+        if place.found != Found::Active || !self.flows[place.slot].hosts_known {
+            self.assign_hosts(place.slot, hosts());
         }
         place.slot
+    }
+
+    /// Empties a queue, off this tin's books; `None` if nothing is queued. `units` counts what is queued.
+    pub fn vacate(
+        &mut self,
+        slot: u16,
+        units: impl FnOnce(&PacketQueue) -> u32,
+    ) -> Option<Vacated> {
+        let flow = &mut self.flows[slot];
+        if flow.packets.is_empty() {
+            return None;
+        }
+        let units = units(&flow.packets);
+        let packets = core::mem::take(&mut flow.packets);
+        let len = core::mem::take(&mut flow.backlog);
+        self.counters.backlog -= len;
+        self.counters.packets -= u64::from(units);
+        self.counters.bytes -= u64::from(len.0);
+        let flow = &self.flows[slot];
+        let hosts = flow.hosts_known.then(|| HostHashes {
+            source: self.sources.tag(flow.source_host),
+            destination: self.destinations.tag(flow.destination_host),
+        });
+        let (hash, isolation) = (self.table.tag(slot), self.isolation);
+        Some(Vacated { packets, units, len, hash, hosts, isolation })
+    }
+
+    /// Takes in what another tin vacated, behind what the same flow has queued here; says where.
+    pub fn take_in<F>(
+        &mut self,
+        vacated: Vacated,
+        nodes: &mut Slab<Packet<F>>,
+        now: Instant,
+    ) -> u16 {
+        let Vacated { packets, units, len, hash, hosts, isolation } = vacated;
+        if self.counters.backlog == FrameLen::ZERO {
+            self.wake(now);
+        }
+        // Hashes of hosts that another mode left out mean nothing here.
+        let hosts = hosts.filter(|_| isolation == self.isolation);
+        let slot = self.settle(|| hash, || hosts);
+        let flow = &mut self.flows[slot];
+        flow.packets.join(nodes, packets);
+        flow.backlog += len;
+        self.counters.backlog += len;
+        self.counters.packets += u64::from(units);
+        self.counters.bytes += u64::from(len.0);
+        slot
     }
 
     /// Brings a clock that idle time left behind to `now`.
@@ -325,13 +415,16 @@ impl Tin {
         }
     }
 
-    fn assign_hosts(&mut self, slot: u16, hashes: HostHashes) {
+    /// Gives a flow the hosts with these hashes, or none for the time being.
+    fn assign_hosts(&mut self, slot: u16, hashes: Option<HostHashes>) {
         // A shared queue may be bulk: its account moves from the hosts it had to those it gets.
         let bulk = self.set(slot) == Set::Bulk;
         if bulk {
             self.leave_hosts(slot);
         }
         let flow = &mut self.flows[slot];
+        flow.hosts_known = hashes.is_some();
+        let Some(hashes) = hashes else { return };
         if self.isolation.fair_by_source() {
             flow.source_host = self.sources.assign(hashes.source);
         }
@@ -345,6 +438,9 @@ impl Tin {
 
     fn join_hosts(&mut self, slot: u16) {
         let flow = &self.flows[slot];
+        if !flow.hosts_known {
+            return;
+        }
         if self.isolation.fair_by_source() {
             self.sources.join(flow.source_host);
         }
@@ -355,6 +451,9 @@ impl Tin {
 
     fn leave_hosts(&mut self, slot: u16) {
         let flow = &self.flows[slot];
+        if !flow.hosts_known {
+            return;
+        }
         if self.isolation.fair_by_source() {
             self.sources.leave(flow.source_host);
         }
@@ -367,6 +466,9 @@ impl Tin {
     pub(super) fn host_loads(&self, slot: u16) -> (u16, u16) {
         let flow = &self.flows[slot];
         let (mut sources, mut destinations) = (0, 0);
+        if !flow.hosts_known {
+            return (0, 0);
+        }
         if self.isolation.fair_by_source() {
             sources = self.sources.bulk_flows(flow.source_host);
         }
@@ -374,6 +476,12 @@ impl Tin {
             destinations = self.destinations.bulk_flows(flow.destination_host);
         }
         (sources, destinations)
+    }
+
+    /// Whether flows share by source host, by destination host.
+    #[cfg(test)]
+    pub(super) fn fair_by(&self) -> [bool; 2] {
+        [self.isolation.fair_by_source(), self.isolation.fair_by_destination()]
     }
 
     /// The quantum of a flow, divided by the load of its busier end (spec §4.6).

@@ -179,8 +179,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 "autorate-ingress",
                 Effect::AutorateIngress,
                 "estimate the rate from what arrives (say it after bandwidth)",
-            )
-            .not_yet(),
+            ),
         ],
     },
     Group {
@@ -290,8 +289,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 Effect::Fwmark,
                 "bits of the packet mark that choose the tin; 0 is none",
             )
-            .takes(Value::Mask)
-            .not_yet(),
+            .takes(Value::Mask),
         ],
     },
     Group {
