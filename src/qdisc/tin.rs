@@ -85,7 +85,7 @@ impl Tin {
     /// Derives everything from `config` (spec §2.6); what is queued stays.
     pub fn configure(&mut self, config: &Config, share: Share, mtu: FrameLen) {
         self.share = share;
-        self.isolation = config.isolation;
+        self.set_isolation(config.isolation);
         // So slow a rate that nothing of it is left for this tin does not bind it.
         let binding = share.threshold.filter(|rate| !rate.is_zero());
         self.flow_quantum = flow_quantum(binding);
@@ -323,6 +323,18 @@ impl Tin {
             (true, false) => self.leave_hosts(slot),
             _ => {}
         }
+    }
+
+    /// The hosts' counts are those of the sides that are fair by host: as these change, so do they.
+    fn set_isolation(&mut self, isolation: Isolation) {
+        if isolation == self.isolation {
+            return;
+        }
+        let active = self.active_queues().map(|(slot, _)| slot);
+        let bulk: Vec<u16> = active.filter(|&slot| self.set(slot) == Set::Bulk).collect();
+        bulk.iter().for_each(|&slot| self.leave_hosts(slot));
+        self.isolation = isolation;
+        bulk.iter().for_each(|&slot| self.join_hosts(slot));
     }
 
     fn assign_hosts(&mut self, slot: u16, hashes: HostHashes) {

@@ -165,7 +165,8 @@ impl Books {
             SplitGso::Split => u64::from(meta.segments.count.max(1)),
             SplitGso::Whole => 1,
         };
-        self.cake.enqueue(frame, meta, self.tell());
+        let now = self.tell();
+        self.cake.enqueue(frame, meta, now);
         let after = self.cake.stats();
         self.taken += units;
         let lost = after.dropped - before.dropped;
