@@ -9,7 +9,7 @@ use ucake::qdisc::Change;
 use ucake::time::Span;
 use ucake::units::Rate;
 
-use crate::{value, words};
+use ucake_cli::{value, words};
 
 /// CAKE, the queue discipline that keeps a link's queue short and shares it fairly, as an ordinary
 /// program.

@@ -1,15 +1,12 @@
 //! The `ucake` command.
 //!
-//! Words and their meaning are in `words`, numbers in `value`, what is printed in `show`; `run` and
-//! `lab` are what there is to do.
+//! Words and their meaning, numbers, and what is printed are in the library of this package, `ucake_cli`;
+//! `run` and `lab` are what there is to do.
 
 mod args;
 mod interrupt;
 mod lab;
 mod run;
-mod show;
-mod value;
-mod words;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;

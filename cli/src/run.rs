@@ -15,7 +15,7 @@ use ucake::qdisc::{Cake, Config};
 use ucake::units::FrameLen;
 
 use crate::args::{PortName, RunArgs};
-use crate::show::{self, Place};
+use ucake_cli::show::{self, Place};
 
 /// Largest frame of an ordinary packet, Ethernet header included.
 const MTU_FRAME: FrameLen = FrameLen(1514);

@@ -14,17 +14,17 @@ use crate::value;
 
 /// Where an instance hangs, as the first line says it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
+pub struct Place<'a> {
     /// Major number of the handle.
-    pub(crate) handle: u16,
+    pub handle: u16,
     /// The device, unless the reader asked for it by name.
-    pub(crate) dev: Option<&'a str>,
+    pub dev: Option<&'a str>,
     /// References the device holds; 1 is not printed.
-    pub(crate) refcnt: u32,
+    pub refcnt: u32,
 }
 
 /// `tc qdisc show`: one line, with the blank at its end and without a line feed.
-pub(crate) fn first_line(place: &Place<'_>, config: &Config) -> String {
+pub fn first_line(place: &Place<'_>, config: &Config) -> String {
     let mut line = format!("qdisc cake {:x}: ", place.handle);
     if let Some(dev) = place.dev {
         let _ = write!(line, "dev {dev} ");
@@ -37,7 +37,7 @@ pub(crate) fn first_line(place: &Place<'_>, config: &Config) -> String {
 }
 
 /// The words that make `config` out of the defaults, with a blank after each.
-pub(crate) fn options(config: &Config) -> String {
+pub fn options(config: &Config) -> String {
     let mut words = vec!["bandwidth".to_owned()];
     words.push(config.shaped_rate().map_or_else(|| "unlimited".to_owned(), value::rate));
     if config.autorate_ingress {
@@ -99,7 +99,7 @@ fn overhead(overhead: &Overhead) -> Vec<String> {
 }
 
 /// What `tc -s qdisc show` prints after the first line.
-pub(crate) fn statistics(stats: &Stats) -> String {
+pub fn statistics(stats: &Stats) -> String {
     let mut text = format!(
         " Sent {} bytes {} pkt (dropped {}, overlimits {} requeues 0) \n",
         stats.sent_bytes, stats.sent_packets, stats.dropped, stats.overlimits

@@ -14,7 +14,7 @@ use ucake::units::{MemSize, Rate};
 ///
 /// A rate of less than a byte per second comes out as zero, as in `tc`; whether that is allowed is
 /// up to the caller.
-pub(crate) fn parse_rate(word: &str) -> Option<Rate> {
+pub fn parse_rate(word: &str) -> Option<Rate> {
     let (number, unit) = split_number(word)?;
     let bits = number * bits_per_second(unit)?;
     // `Rate` counts bits in a u64 too; above that `tc` wraps around, which nobody can want.
@@ -50,7 +50,7 @@ fn prefix_factor(prefix: &str) -> Option<f64> {
 }
 
 /// Reads a time: `100ms`, `0.5s`, `300` (microseconds). Parts of a microsecond are cut off.
-pub(crate) fn parse_time(word: &str) -> Option<Span> {
+pub fn parse_time(word: &str) -> Option<Span> {
     let (number, unit) = split_number(word)?;
     let micros = match unit.to_ascii_lowercase().as_str() {
         "" | "us" | "usec" | "usecs" => 1.0,
@@ -63,7 +63,7 @@ pub(crate) fn parse_time(word: &str) -> Option<Span> {
 }
 
 /// Reads a size: `4mb`, `64k`, `1500`. Multiples are of 1024, with or without the `b`.
-pub(crate) fn parse_size(word: &str) -> Option<MemSize> {
+pub fn parse_size(word: &str) -> Option<MemSize> {
     const KILO: f64 = 1024.0;
     let (number, unit) = split_number(word)?;
     let bytes = match unit.to_ascii_lowercase().as_str() {
@@ -80,13 +80,13 @@ pub(crate) fn parse_size(word: &str) -> Option<MemSize> {
 }
 
 /// Reads a decimal integer, sign allowed, nothing behind it (C's `strtol` with base 10).
-pub(crate) fn parse_integer(word: &str) -> Option<i64> {
+pub fn parse_integer(word: &str) -> Option<i64> {
     word.trim_start_matches(is_c_space).parse().ok()
 }
 
 /// Reads an unsigned 32-bit number in the base its prefix tells: `0x…` hexadecimal, `0…` octal, else
 /// decimal (C's `strtoul` with base 0).
-pub(crate) fn parse_mask(word: &str) -> Option<u32> {
+pub fn parse_mask(word: &str) -> Option<u32> {
     let word = word.trim_start_matches(is_c_space);
     let word = word.strip_prefix('+').unwrap_or(word);
     let (digits, radix) = match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
@@ -192,7 +192,7 @@ fn split_hexadecimal(text: &str) -> Option<(f64, &str)> {
 }
 
 /// Writes a rate as `tc` does: `20Mbit`, `93744bit`, `987654Kbit`.
-pub(crate) fn rate(rate: Rate) -> String {
+pub fn rate(rate: Rate) -> String {
     let mut bits = rate.bits();
     let mut unit = "";
     for next in ["K", "M", "G", "T"] {
@@ -207,7 +207,7 @@ pub(crate) fn rate(rate: Rate) -> String {
 
 /// Writes a time as `tc` does: `5ms`, `14.5ms`, `999us`, `1e+03s`. Negative ones do not occur.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-pub(crate) fn time(span: Span) -> String {
+pub fn time(span: Span) -> String {
     let micros = span.micros().max(0);
     match micros {
         1_000_000.. => format!("{}s", general(micros as f64 / 1e6, 3)),
@@ -218,7 +218,7 @@ pub(crate) fn time(span: Span) -> String {
 
 /// Writes a size as `tc` does: `4Mb`, `15140Kb`, `5000000b`.
 #[expect(clippy::cast_precision_loss, reason = "six digits are shown")]
-pub(crate) fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     const UNITS: [(u64, u64, &str); 3] =
         [(1 << 30, 1024, "Gb"), (1 << 20, 1024, "Mb"), (1 << 10, 16, "Kb")];
     for (unit, tolerance, name) in UNITS {

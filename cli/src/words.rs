@@ -17,13 +17,13 @@ mod parse;
 mod table;
 
 #[cfg(test)]
-pub(crate) use parse::{Mechanisms, parse_with};
-pub(crate) use parse::{WordError, parse_line};
-pub(crate) use table::help;
+pub use parse::{Mechanisms, parse_with};
+pub use parse::{WordError, parse_line};
+pub use table::help;
 
 /// Every word once with a value that can be read, for tests.
 #[cfg(test)]
-pub(crate) fn examples() -> Vec<String> {
+pub fn examples() -> Vec<String> {
     use table::Value;
     let example = |word: &table::Word| match word.value {
         Value::Nothing => word.name.to_owned(),

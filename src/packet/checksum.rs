@@ -21,7 +21,7 @@ use super::bytes::{put_word, word};
 /// ```
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u16 {
-    // Eight bytes at a time, as two halves into one wide sum: no carry is lost before 2^32 chunks.
+    // Eight bytes at a time, as two halves into one wide sum: no carry is lost before 2^31 chunks (16 GiB).
     let mut chunks = bytes.chunks_exact(8);
     let mut total = 0_u64;
     for chunk in &mut chunks {

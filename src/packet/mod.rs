@@ -116,7 +116,7 @@ impl Meta {
         if count <= 1 {
             return self.len;
         }
-        if index + 1 < count {
+        if index < count - 1 {
             return FrameLen(u32::from(mss) + u32::from(header_len));
         }
         FrameLen(self.len.0.saturating_sub(u32::from(mss) * u32::from(count - 1)))

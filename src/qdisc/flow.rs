@@ -15,6 +15,10 @@ use slab::Slab;
 /// No node.
 const NONE: u32 = u32::MAX;
 
+/// Memory that a frame is taken to hold at least. A caller who says less, or nothing, would have its frames
+/// queued without limit.
+pub const LEAST_TRUESIZE: MemSize = MemSize(256);
+
 /// What is queued: a frame, or a train with a cursor.
 #[derive(Debug)]
 pub struct Packet<F> {
@@ -62,7 +66,8 @@ pub struct Unit<F> {
 impl<F: Frame> Packet<F> {
     /// A frame that leaves whole; a superpacket then counts as its segments.
     pub fn whole(frame: F, meta: &Meta, wire_len: WireLen, now: Instant) -> Self {
-        let charge = Charge { len: meta.counted_len(), wire_len, truesize: meta.truesize };
+        let truesize = meta.truesize.max(LEAST_TRUESIZE);
+        let charge = Charge { len: meta.counted_len(), wire_len, truesize };
         Self {
             frame,
             enqueued_at: now,
@@ -73,7 +78,7 @@ impl<F: Frame> Packet<F> {
             may_be_ack: true,
             each: charge,
             last: charge,
-            counts_as: meta.segments.count,
+            counts_as: meta.segments.count.max(1),
         }
     }
 
@@ -87,8 +92,9 @@ impl<F: Frame> Packet<F> {
         now: Instant,
     ) -> Self {
         let segments = segments.max(1);
-        let share = MemSize(meta.truesize.0 / u64::from(segments));
-        let rest = meta.truesize - MemSize(share.0 * u64::from(segments - 1));
+        let truesize = meta.truesize.max(LEAST_TRUESIZE);
+        let share = MemSize(truesize.0 / u64::from(segments));
+        let rest = truesize - MemSize(share.0 * u64::from(segments - 1));
         let mut charge = |index, truesize| {
             let len = meta.segment_len(index);
             Charge { len, wire_len: wire_len(len), truesize }
@@ -113,7 +119,7 @@ impl<F: Frame> Packet<F> {
     pub fn total(&self) -> Charge {
         let others = u32::from(self.segments - 1 - self.segment);
         Charge {
-            len: FrameLen(self.each.len.0 * others) + self.last.len,
+            len: FrameLen(self.each.len.0.saturating_mul(others)) + self.last.len,
             wire_len: WireLen(self.each.wire_len.0.saturating_mul(others)) + self.last.wire_len,
             truesize: MemSize(self.each.truesize.0 * u64::from(others)) + self.last.truesize,
         }
@@ -177,7 +183,7 @@ impl PacketQueue {
 
     /// Appends a packet.
     pub fn push<F>(&mut self, nodes: &mut Slab<Packet<F>>, packet: Packet<F>) {
-        // Each node is memory that the limit has charged at least 256 bytes for; 2^32 cannot be reached.
+        // Each node was charged `LEAST_TRUESIZE` at least, and no limit allows for 2^32 of those.
         self.acks += u32::from(packet.may_be_ack);
         let node = u32::try_from(nodes.insert(packet)).expect("fewer than 2^32 packets are queued");
         match nodes.get_mut(self.tail as usize) {
@@ -262,7 +268,8 @@ impl PacketQueue {
 
     /// Units queued, counted by walking.
     pub fn count_units<F: Frame>(&self, nodes: &Slab<Packet<F>>) -> u32 {
-        self.walk(nodes).map(|(_, packet)| u32::from(packet.units())).sum()
+        let units = self.walk(nodes).map(|(_, packet)| u32::from(packet.units()));
+        units.fold(0, u32::saturating_add)
     }
 }
 

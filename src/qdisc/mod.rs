@@ -55,6 +55,8 @@ pub const WORK_BOUND: u32 = 16_384;
 
 /// Packets that the automatic memory limit is capped at (spec §2.6).
 const PACKET_LIMIT: u32 = 10_240;
+/// Most memory that can be allowed for: less than 2^32 packets, which is what their numbers have room for.
+const MOST_MEMORY: u64 = (u32::MAX as u64 - 1) * flow::LEAST_TRUESIZE.0;
 /// Least automatic memory limit while shaped.
 const LEAST_MEMORY: u64 = 4 << 20;
 
@@ -180,7 +182,8 @@ pub struct Cake<F> {
     memory_limit: MemSize,
     memory: MemSize,
     backlog: FrameLen,
-    queued: u32,
+    /// Units queued; 64 bits, for a train may have 65535 of them.
+    queued: u64,
     last_now: Instant,
     counters: Counters,
 }
@@ -276,7 +279,7 @@ impl<F: Frame> Cake<F> {
             dropped,
             overlimits,
             backlog: self.backlog,
-            queued_packets: self.queued,
+            queued_packets: u32::try_from(self.queued).unwrap_or(u32::MAX),
             memory_used: self.counters.memory_used,
             memory_limit: self.memory_limit,
             capacity_estimate: self.estimator.estimate(),
@@ -406,13 +409,13 @@ impl<F: Frame> Cake<F> {
         tin.admit(queue.slot, units, total);
         self.backlog += total.len;
         self.memory += total.truesize;
-        self.queued += u32::from(units);
+        self.queued += u64::from(units);
         self.overflow.grew(queue, backlog_of(&self.tins));
     }
 
     fn packet(&mut self, frame: F, meta: &Meta, now: Instant) -> Packet<F> {
         let lengths = &mut self.lengths;
-        let count = meta.segments.count;
+        let count = meta.segments.count.max(1);
         let offset = meta.network_offset;
         let divides = self.config.split_gso == SplitGso::Split;
         lengths.observe_offset(offset, if divides { count } else { 1 });
@@ -637,8 +640,14 @@ impl<F: Frame> Discipline<F> for Cake<F> {
     }
 }
 
+/// What the fattest queue is found by; 0 for none but empty ones, so that a drop finds a packet whenever
+/// there is one.
 fn backlog_of(tins: &[Tin]) -> impl Fn(QueueId) -> u32 {
-    |queue| tins.get(usize::from(queue.tin)).map_or(0, |tin| tin.flow(queue.slot).backlog.0)
+    |queue| {
+        let flow = tins.get(usize::from(queue.tin)).map(|tin| tin.flow(queue.slot));
+        // Frames without length have to be found too.
+        flow.filter(|flow| !flow.packets.is_empty()).map_or(0, |flow| flow.backlog.0.max(1))
+    }
 }
 
 fn queue_stats<F: Frame>(
@@ -681,5 +690,6 @@ fn memory_limit(config: &Config, mtu: FrameLen) -> MemSize {
         (None, None) => u64::from(u32::MAX),
     };
     let cap = u64::from(PACKET_LIMIT.wrapping_mul(mtu.0));
-    MemSize(derived.min(cap.max(config.memory_limit.map_or(0, |limit| limit.0))))
+    let limit = derived.min(cap.max(config.memory_limit.map_or(0, |limit| limit.0)));
+    MemSize(limit.min(MOST_MEMORY))
 }

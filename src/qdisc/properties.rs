@@ -214,7 +214,7 @@ impl Books {
         self.cake.enqueue(frame, meta, self.now);
         self.units_in += units;
         let lost = self.cake.counters.dropped - dropped;
-        assert_eq!(u64::from(self.cake.queued), u64::from(before) + units - lost);
+        assert_eq!(self.cake.queued, before + units - lost);
         assert!(
             self.cake.memory <= self.cake.memory_limit || self.cake.queued == 0,
             "memory {:?} over {:?}",

@@ -48,7 +48,8 @@ impl ByteTime {
             rate_ns >>= 1;
             shift -= 1;
         }
-        Self { rate_ns, shift }
+        // Above 2^34 bytes per nanosecond nothing would be left, and no time at all means no limit.
+        Self { rate_ns: rate_ns.max(1), shift }
     }
 
     /// Time that `len` takes.

@@ -253,7 +253,7 @@ impl SourceReport {
     pub fn sojourn(&self, percent: usize) -> Span {
         let mut sorted = self.sojourns.clone();
         sorted.sort_unstable();
-        let at = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+        let at = (sorted.len().saturating_mul(percent) / 100).min(sorted.len().saturating_sub(1));
         sorted.get(at).copied().unwrap_or(Span::ZERO)
     }
 }

@@ -131,7 +131,7 @@ impl Backlogged {
 impl Source for Backlogged {
     fn due(&mut self, outbox: &mut Vec<Meta>, _now: Instant) -> Option<Instant> {
         let first = std::mem::take(&mut self.depth);
-        let sending = first + std::mem::take(&mut self.missing);
+        let sending = first.saturating_add(std::mem::take(&mut self.missing));
         outbox.extend((0..sending).map(|_| self.meta));
         None
     }
@@ -139,10 +139,10 @@ impl Source for Backlogged {
     fn delivered(&mut self, departure: &Departure<SimFrame>, now: Instant) -> Option<Instant> {
         // A train counts as one packet: the next is sent when its last segment has left.
         let whole = departure.len == self.meta.counted_len();
-        if !whole && departure.frame.segment + 1 < self.meta.segments.count {
+        if !whole && departure.frame.segment.saturating_add(1) < self.meta.segments.count {
             return None;
         }
-        self.missing += 1;
+        self.missing = self.missing.saturating_add(1);
         Some(now)
     }
 }

@@ -10,7 +10,7 @@ use crate::value;
 
 /// Whether words count whose mechanism does not exist yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mechanisms {
+pub enum Mechanisms {
     /// Only those that exist.
     Existing,
     /// All: what `tc` would take.
@@ -19,27 +19,27 @@ pub(crate) enum Mechanisms {
 }
 
 /// Parses one line of words, as given to `--up`.
-pub(crate) fn parse_line(line: &str) -> Result<Change, WordError> {
+pub fn parse_line(line: &str) -> Result<Change, WordError> {
     Parser::new(line, Mechanisms::Existing).run()
 }
 
 /// Parses words that come one by one, as from a command line.
 #[cfg(test)]
-pub(crate) fn parse(words: &[&str]) -> Result<Change, WordError> {
+pub fn parse(words: &[&str]) -> Result<Change, WordError> {
     parse_line(&words.join(" "))
 }
 
 /// [`parse_line`], with a choice of what counts.
 #[cfg(test)]
-pub(crate) fn parse_with(mechanisms: Mechanisms, line: &str) -> Result<Change, WordError> {
+pub fn parse_with(mechanisms: Mechanisms, line: &str) -> Result<Change, WordError> {
     Parser::new(line, mechanisms).run()
 }
 
 /// Why a line of words was refused, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WordError {
+pub struct WordError {
     /// What is wrong.
-    pub(crate) problem: Problem,
+    pub problem: Problem,
     /// The whole line.
     line: String,
     /// Where the culprit starts, in bytes from the start of the line.
@@ -50,7 +50,7 @@ pub(crate) struct WordError {
 
 /// What can be wrong with a line of words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Problem {
+pub enum Problem {
     /// There is no such word.
     Unknown {
         /// The word.
@@ -95,7 +95,7 @@ pub(crate) enum Problem {
 
 impl WordError {
     /// Where the culprit stands, counted in characters from 1.
-    pub(crate) fn column(&self) -> usize {
+    pub fn column(&self) -> usize {
         self.line[..self.start].chars().count() + 1
     }
 }

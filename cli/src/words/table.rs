@@ -6,26 +6,26 @@ use ucake::qdisc::{AckFilter, Diffserv, Isolation, LinkLayer, SplitGso};
 
 /// One word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Word {
+pub struct Word {
     /// As typed.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Another spelling, which help mentions.
-    pub(crate) synonym: Option<&'static str>,
+    pub synonym: Option<&'static str>,
     /// What follows it.
-    pub(crate) value: Value,
+    pub value: Value,
     /// Whether this is what holds when nothing is said.
-    pub(crate) default: bool,
+    pub default: bool,
     /// One line of help.
-    pub(crate) help: &'static str,
+    pub help: &'static str,
     /// What it does to the request.
-    pub(crate) effect: Effect,
+    pub effect: Effect,
     /// Whether its mechanism exists; words without one are refused rather than silently taken.
-    pub(crate) supported: bool,
+    pub supported: bool,
 }
 
 /// What follows a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+pub enum Value {
     /// Nothing.
     Nothing,
     /// A rate such as `20mbit`.
@@ -47,7 +47,7 @@ pub(crate) enum Value {
 
 impl Value {
     /// How help writes it.
-    pub(crate) const fn placeholder(self) -> &'static str {
+    pub const fn placeholder(self) -> &'static str {
         match self {
             Self::Nothing => "",
             Self::Rate => "RATE",
@@ -61,7 +61,7 @@ impl Value {
 
 /// What a word does to the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effect {
+pub enum Effect {
     /// Sets the rate.
     Bandwidth,
     /// Takes the rate away.
@@ -108,22 +108,22 @@ pub(crate) enum Effect {
 
 /// What a link preset does besides marking the overhead as set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LinkPreset {
+pub struct LinkPreset {
     /// Bytes it adds.
-    pub(crate) adds: i16,
+    pub adds: i16,
     /// Smallest packet it sets.
-    pub(crate) mpu: Option<u16>,
+    pub mpu: Option<u16>,
     /// Cells or line code it sets.
-    pub(crate) link_layer: Option<LinkLayer>,
+    pub link_layer: Option<LinkLayer>,
 }
 
 /// Words that belong together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Group {
+pub struct Group {
     /// Heading in the help.
-    pub(crate) title: &'static str,
+    pub title: &'static str,
     /// The words, in the order of the help.
-    pub(crate) words: &'static [Word],
+    pub words: &'static [Word],
 }
 
 const fn word(name: &'static str, effect: Effect, help: &'static str) -> Word {
@@ -168,7 +168,7 @@ const ATM: Option<LinkLayer> = Some(LinkLayer::Atm);
 const PTM: Option<LinkLayer> = Some(LinkLayer::Ptm);
 
 /// Every word there is.
-pub(crate) const GROUPS: &[Group] = &[
+pub const GROUPS: &[Group] = &[
     Group {
         title: "Rate",
         words: &[
@@ -332,17 +332,17 @@ pub(crate) const GROUPS: &[Group] = &[
 ];
 
 /// Every word, in the order of the help.
-pub(crate) fn words() -> impl Iterator<Item = &'static Word> {
+pub fn words() -> impl Iterator<Item = &'static Word> {
     GROUPS.iter().flat_map(|group| group.words)
 }
 
 /// The word of this spelling.
-pub(crate) fn find(spelling: &str) -> Option<&'static Word> {
+pub fn find(spelling: &str) -> Option<&'static Word> {
     words().find(|word| word.name == spelling || word.synonym == Some(spelling))
 }
 
 /// The table as text.
-pub(crate) fn help() -> String {
+pub fn help() -> String {
     let mut text = String::new();
     for Group { title, words } in GROUPS {
         let _ = writeln!(text, "{title}");

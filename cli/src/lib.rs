@@ -1,0 +1,10 @@
+//! What the `ucake` command says and understands, apart from what it does.
+//!
+//! Problem: text from people is the one input that no port checks first, so it must be possible to test
+//! and fuzz what reads it without starting anything.
+//! Law: pure functions from text to configurations and back; nothing here opens, prints or waits.
+//! Left out: the command itself (`main.rs` and what it names).
+
+pub mod show;
+pub mod value;
+pub mod words;

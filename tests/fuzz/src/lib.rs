@@ -1,0 +1,3 @@
+//! The logic of the fuzz targets, free of the fuzzer.
+
+pub mod targets;

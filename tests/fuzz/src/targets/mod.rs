@@ -1,0 +1,29 @@
+//! What must hold for any bytes whatever.
+//!
+//! Problem: a fuzzer finds inputs; what it found has to stay found on machines that have no fuzzer.
+//! Law: each target is a plain function of bytes that panics if something does not hold. The fuzzer calls
+//! it with new bytes, `cargo test` (`tests/corpus`) with those that were kept.
+//! Left out: what only the inside can see, such as the hosts' counters; `qdisc::properties` recounts those.
+
+mod ack_filter;
+mod bytes;
+mod dissect;
+mod ops;
+mod split;
+mod words;
+
+pub use ack_filter::ack_filter;
+pub use dissect::dissect;
+pub use ops::ops;
+pub use split::split;
+pub use words::words;
+
+/// Every target by its name, which is that of its corpus too.
+#[allow(dead_code, reason = "the fuzzer calls them one by one")]
+pub const ALL: [(&str, fn(&[u8])); 5] = [
+    ("ack_filter", ack_filter),
+    ("dissect", dissect),
+    ("ops", ops),
+    ("split", split),
+    ("words", words),
+];
