@@ -5,8 +5,8 @@
 
 /// The word at `at`, if it lies within `bytes`.
 pub(super) fn word(bytes: &[u8], at: usize) -> Option<u16> {
-    let pair = bytes.get(at..at.checked_add(2)?)?;
-    Some(u16::from_be_bytes([pair[0], pair[1]]))
+    let pair = bytes.get(at..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*pair))
 }
 
 /// Replaces the word at `at`; `None`, with nothing written, if it does not lie within `bytes`.

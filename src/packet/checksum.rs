@@ -22,15 +22,11 @@ use super::bytes::{put_word, word};
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u16 {
     // Eight bytes at a time, as two halves into one wide sum: no carry is lost before 2^31 chunks (16 GiB).
-    let mut chunks = bytes.chunks_exact(8);
-    let mut total = 0_u64;
-    for chunk in &mut chunks {
-        total += halves(chunk);
-    }
+    let (chunks, rest) = bytes.as_chunks();
+    let mut total = chunks.iter().fold(0, |total, chunk| total + halves(*chunk));
     let mut tail = [0; 8];
-    let rest = chunks.remainder();
-    tail[..rest.len()].copy_from_slice(rest);
-    total += halves(&tail);
+    tail.iter_mut().zip(rest).for_each(|(byte, from)| *byte = *from);
+    total += halves(tail);
     // Words were read in native order; swapping the sum is as good as swapping each (RFC 1071 §2B).
     u16::from_be(fold(total))
 }
@@ -97,10 +93,8 @@ pub(super) fn rewrite(bytes: &mut [u8], at: usize, new: u16, check: usize) -> Op
 }
 
 /// The two 32-bit halves of eight bytes, added.
-fn halves(chunk: &[u8]) -> u64 {
-    let mut eight = [0; 8];
-    eight.copy_from_slice(chunk);
-    let value = u64::from_ne_bytes(eight);
+fn halves(chunk: [u8; 8]) -> u64 {
+    let value = u64::from_ne_bytes(chunk);
     (value & 0xffff_ffff) + (value >> 32)
 }
 

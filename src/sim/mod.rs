@@ -157,10 +157,14 @@ impl<D: Discipline<SimFrame>> Run<D> {
 
     fn ask(&mut self, source: usize, now: Instant) {
         self.outbox.clear();
-        let next = self.sources[source].due(&mut self.outbox, now);
+        let (Some(asked), Some(sent)) = (self.sources.get_mut(source), self.sent.get_mut(source))
+        else {
+            return;
+        };
+        let next = asked.due(&mut self.outbox, now);
         for meta in self.outbox.drain(..) {
-            let sequence = self.sent[source];
-            self.sent[source] += u64::from(meta.segments.count);
+            let sequence = *sent;
+            *sent += u64::from(meta.segments.count);
             let frame = SimFrame { source, sequence, ..SimFrame::new(&meta) };
             self.discipline.enqueue(frame, &meta, now);
         }
@@ -175,8 +179,11 @@ impl<D: Discipline<SimFrame>> Run<D> {
             match self.discipline.dequeue(now) {
                 Dequeue::Send(departure) => {
                     let source = departure.frame.source;
-                    self.report.sources[source].observe(&departure);
-                    let next = self.sources[source].delivered(&departure, now);
+                    if let Some(report) = self.report.sources.get_mut(source) {
+                        report.observe(&departure);
+                    }
+                    let sender = self.sources.get_mut(source);
+                    let next = sender.and_then(|sender| sender.delivered(&departure, now));
                     if let Some(at) = next {
                         self.events.push(Reverse((at.max(now), source)));
                     }
@@ -231,13 +238,13 @@ impl SourceReport {
 
     fn observe(&mut self, departure: &crate::qdisc::Departure<SimFrame>) {
         let frame = &departure.frame;
-        let sequence = frame.sequence + u64::from(frame.segment);
+        let sequence = frame.sequence.saturating_add(u64::from(frame.segment));
         self.delivered += 1;
         self.bytes += u64::from(departure.len.0);
         self.marked += u64::from(frame.ce);
-        self.lost += sequence.saturating_sub(self.next_sequence);
+        self.lost = self.lost.saturating_add(sequence.saturating_sub(self.next_sequence));
         self.reordered |= sequence < self.next_sequence;
-        self.next_sequence = sequence + 1;
+        self.next_sequence = sequence.saturating_add(1);
         self.sojourns.push(departure.sojourn);
     }
 

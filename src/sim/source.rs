@@ -185,7 +185,7 @@ impl Reno {
             self.calm_until = now + self.round_trip;
             self.slow_start = false;
         } else if self.slow_start {
-            self.window += 1000 * packets;
+            self.window = self.window.saturating_add(packets.saturating_mul(1000));
         } else if !congested {
             self.window += 1_000_000 / self.window.max(1);
         }
@@ -210,9 +210,9 @@ impl Source for Reno {
 
     fn delivered(&mut self, departure: &Departure<SimFrame>, now: Instant) -> Option<Instant> {
         let lost = departure.frame.sequence.saturating_sub(self.next_sequence);
-        self.next_sequence = departure.frame.sequence + 1;
+        self.next_sequence = departure.frame.sequence.saturating_add(1);
         let at = now + self.round_trip;
-        self.acks.push_back((at, lost + 1, lost > 0 || departure.frame.ce));
+        self.acks.push_back((at, lost.saturating_add(1), lost > 0 || departure.frame.ce));
         Some(at)
     }
 }
