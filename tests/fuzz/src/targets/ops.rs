@@ -62,7 +62,7 @@ struct Books {
     sequence: u64,
     taken: u64,
     left: u64,
-    discarded: u64,
+    mixed: bool,
     /// By queue: what left it last.
     last: HashMap<(u8, u16), (u64, u16)>,
     wake: Option<Instant>,
@@ -87,7 +87,7 @@ impl Books {
             sequence: 0,
             taken: 0,
             left: 0,
-            discarded: 0,
+            mixed: false,
             last: HashMap::new(),
             wake: None,
             giant: false,
@@ -187,7 +187,7 @@ impl Books {
                     }
                     let what = (departure.frame.sequence, departure.frame.segment);
                     if let Some(last) = self.last.insert(departure.queue, what) {
-                        assert!(last < what, "{what:?} left after {last:?}");
+                        assert!(self.mixed || last < what, "{what:?} left after {last:?}");
                     }
                 }
                 Dequeue::Wait(wake) if wake.why == Why::WorkBound => {}
@@ -209,11 +209,9 @@ impl Books {
         self.cake.change(change);
         let after = self.cake.stats();
         assert_eq!(before.dropped, after.dropped, "a change drops nothing that counts");
-        let gone = before.queued_packets - after.queued_packets;
-        if before.tins.len() <= after.tins.len() {
-            assert_eq!(gone, 0, "no tin went, so nothing may");
-        }
-        self.discarded += u64::from(gone);
+        assert_eq!(before.queued_packets, after.queued_packets, "nor anything that does not");
+        // What was queued in a tin that went stands behind what its flow had in another.
+        self.mixed |= after.tins.len() < before.tins.len();
         assert_eq!(*self.cake.config(), self.cake.config().changed_by(&Change::default()));
         self.wake = None;
     }
@@ -227,7 +225,7 @@ impl Books {
     fn check(&self, thoroughly: bool) {
         let stats = self.cake.stats();
         let queued = u64::from(stats.queued_packets);
-        assert_eq!(self.taken, self.left + stats.dropped + self.discarded + queued);
+        assert_eq!(self.taken, self.left + stats.dropped + queued);
         assert!(stats.memory_used >= self.cake.memory());
         if !self.giant {
             assert_eq!(stats.backlog, self.cake.backlog());
