@@ -21,6 +21,8 @@ enum Op {
     Split { split: bool },
     Ingress { ingress: bool },
     Acks { ack_filter: AckFilter },
+    Tins { diffserv: Diffserv },
+    Isolate { isolation: Isolation },
 }
 
 /// A packet of one of three connections that says something about few numbers.
@@ -75,6 +77,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<bool>().prop_map(|ingress| Op::Ingress { ingress }),
         1 => prop_oneof![Just(AckFilter::Off), Just(AckFilter::Conservative), Just(AckFilter::Aggressive)]
             .prop_map(|ack_filter| Op::Acks { ack_filter }),
+        1 => prop::sample::select(&Diffserv::ALL[..]).prop_map(|diffserv| Op::Tins { diffserv }),
+        1 => prop::sample::select(&Isolation::ALL[..]).prop_map(|isolation| Op::Isolate { isolation }),
     ]
 }
 
@@ -85,6 +89,10 @@ struct Books {
     /// The latest time the instance has been told; it answers as of then.
     seen: Instant,
     units_in: u64,
+    /// Units in tins that went out of use.
+    discarded: u64,
+    /// Whether flows were moved to other queues on the way, which need not keep their order.
+    isolated: bool,
     sequence: u64,
     /// By queue of departure and flow: the sequence that left last.
     left: HashMap<(u8, usize), u64>,
@@ -98,6 +106,8 @@ impl Books {
             now: BEGIN,
             seen: Instant::ZERO,
             units_in: 0,
+            discarded: 0,
+            isolated: false,
             sequence: 0,
             left: HashMap::new(),
             wake: None,
@@ -156,6 +166,19 @@ impl Books {
                 let ack_filter = Some(ack_filter);
                 change(Change { ack_filter, ..Change::default() }, &mut self.cake);
             }
+            Op::Tins { diffserv } => {
+                let before = self.cake.queued;
+                let diffserv = Some(diffserv);
+                change(Change { diffserv, ..Change::default() }, &mut self.cake);
+                self.discarded += before - self.cake.queued;
+            }
+            Op::Isolate { isolation } => {
+                let isolation = Some(isolation);
+                change(Change { isolation, ..Change::default() }, &mut self.cake);
+                // A flow may wait in its old queue and in its new one.
+                self.left.clear();
+                self.isolated = true;
+            }
         }
         self.check();
     }
@@ -199,7 +222,7 @@ impl Books {
                     let key = (departure.queue.0, frame.source);
                     let sequence = frame.sequence + u64::from(frame.segment) + 1;
                     let last = self.left.insert(key, sequence).unwrap_or(0);
-                    assert!(sequence > last, "{sequence} left after {last}");
+                    assert!(sequence > last || self.isolated, "{sequence} left after {last}");
                 }
                 Dequeue::Wait(wake) if wake.why == Why::WorkBound => {}
                 Dequeue::Wait(wake) => {
@@ -234,7 +257,7 @@ impl Books {
             assert!(cake.packets.is_empty());
         }
         for tin in tins {
-            tin.check_counts();
+            tin.check_counts(cake.config.isolation);
         }
     }
 
@@ -253,8 +276,10 @@ impl Books {
         }
         let stats = self.cake.stats();
         let left = |tin: &TinStats| tin.packets - tin.drops - tin.ack_drops;
-        let left: u64 = stats.tins.iter().map(left).sum();
-        assert_eq!(self.units_in, stats.tins.iter().map(|tin| tin.packets).sum::<u64>());
+        // Counters of tins that are in use no more are not shown.
+        let counters = self.cake.tins.iter().map(Tin::stats);
+        let left: u64 = counters.clone().map(|tin| left(&tin)).sum();
+        assert_eq!(self.units_in, counters.map(|tin| tin.packets).sum::<u64>());
         assert_eq!(left + stats.dropped, self.units_in);
         assert_eq!((stats.queued_packets, stats.backlog), (0, FrameLen::ZERO));
         assert_eq!(self.cake.memory, MemSize::ZERO);
@@ -264,7 +289,7 @@ impl Books {
 
 impl Tin {
     /// Recounts what is counted as it goes along.
-    fn check_counts(&self) {
+    fn check_counts(&self, isolation: Isolation) {
         let slots = || 0..flow_table::SLOTS;
         let count = |sets: &[Set]| slots().filter(|&s| sets.contains(&self.set(s))).count();
         assert_eq!(self.stats().bulk_flows as usize, count(&[Set::Bulk]));
@@ -275,14 +300,14 @@ impl Tin {
                 assert!(matches!(self.set(slot), Set::Sparse | Set::Bulk), "queue {slot}");
             }
         }
-        self.check_host_loads();
+        self.check_host_loads(isolation);
         let unresponsive =
             slots().filter(|&slot| self.flow(slot).cobalt.drop_probability() != 0).count();
         assert_eq!(self.stats().unresponsive_flows as usize, unresponsive);
     }
 
     /// Counts each host's bulk flows anew.
-    fn check_host_loads(&self) {
+    fn check_host_loads(&self, isolation: Isolation) {
         let (mut sources, mut destinations) = ([0; 1024], [0; 1024]);
         let bulk = (0..flow_table::SLOTS).filter(|&slot| self.set(slot) == Set::Bulk);
         for flow in bulk.map(|slot| self.flow(slot)) {
@@ -291,9 +316,13 @@ impl Tin {
         }
         for slot in 0..flow_table::SLOTS {
             let flow = self.flow(slot);
+            let counted = |fair: bool, count: u16| if fair { count } else { 0 };
             let expected = (
-                sources[usize::from(flow.source_host)],
-                destinations[usize::from(flow.destination_host)],
+                counted(isolation.fair_by_source(), sources[usize::from(flow.source_host)]),
+                counted(
+                    isolation.fair_by_destination(),
+                    destinations[usize::from(flow.destination_host)],
+                ),
             );
             assert_eq!(self.host_loads(slot), expected, "hosts of queue {slot}");
         }
@@ -317,6 +346,98 @@ proptest! {
         }
         books.close();
     }
+}
+
+/// What a caller of the library may say of a frame, sensible or not.
+fn any_meta() -> impl Strategy<Value = Meta> {
+    let odd16 = || prop_oneof![Just(0_u16), Just(1), Just(u16::MAX), any::<u16>()];
+    let odd32 = || prop_oneof![3 => 0..2000_u32, 1 => Just(u32::MAX), 1 => any::<u32>()];
+    let truesize = prop_oneof![Just(0), 0..4000_u64, Just(u64::MAX)];
+    (odd16(), odd16(), odd16(), odd16(), odd32(), truesize, 0..3_u16).prop_map(
+        |(count, mss, header_len, network_offset, len, truesize, number)| Meta {
+            len: FrameLen(len),
+            network_offset,
+            segments: crate::packet::Segments { count, mss, header_len },
+            truesize: MemSize(truesize),
+            ..flow(number)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_that_is_said_of_a_frame_stops_an_instance(
+        metas in proptest::collection::vec(any_meta(), 1..8),
+        split in any::<bool>(),
+        limit in prop_oneof![Just(1), Just(100_000), Just(u64::MAX)],
+        bits in prop_oneof![Just(0), Just(8_u64), Just(u64::MAX)],
+        nanos in prop_oneof![Just(i64::MIN), Just(0), Just(i64::MAX - 5), Just(i64::MAX)],
+    ) {
+        let config = Config {
+            bandwidth: Some(Rate::from_bits(bits)),
+            memory_limit: Some(MemSize(limit)),
+            split_gso: if split { SplitGso::Split } else { SplitGso::Whole },
+            ..Config::default()
+        };
+        let mut cake = Cake::new(config, FrameLen(1514), Entropy::from_seed(7));
+        let now = Instant::from_nanos(nanos);
+        let (mut taken, mut left) = (0, 0);
+        for meta in &metas {
+            taken += if split { u64::from(meta.segments.count.max(1)) } else { 1 };
+            cake.enqueue(SimFrame::new(meta), meta, now);
+            prop_assert!(cake.memory <= cake.memory_limit || cake.queued == 0);
+            for _ in 0..2 {
+                left += u64::from(matches!(cake.dequeue(now), Dequeue::Send(_)));
+            }
+            let _ = (meta.segment_len(u16::MAX), cake.stats(), cake.queue_stats(now));
+            prop_assert_eq!(taken, left + cake.counters.dropped + cake.queued);
+        }
+        // Everything goes as soon as there is no room any more.
+        cake.change(&Change { memory_limit: Some(Some(MemSize(1))), ..Change::default() });
+        cake.enqueue(SimFrame::new(&flow(1)), &flow(1), now);
+        prop_assert_eq!((cake.queued, cake.memory, cake.backlog), (0, MemSize::ZERO, FrameLen::ZERO));
+    }
+}
+
+#[test]
+fn frames_without_length_are_found_when_memory_runs_out() {
+    let memory_limit = Some(MemSize(1000));
+    let mut books = Books::new(Config { memory_limit, ..Config::default() });
+    for number in 0..20 {
+        books.enqueue(0, &flow(number).with_len(FrameLen(0)));
+    }
+    books.close();
+}
+
+#[test]
+fn a_frame_that_says_it_holds_no_memory_is_charged_some() {
+    let memory_limit = Some(MemSize(10_000));
+    let mut books = Books::new(Config { memory_limit, ..Config::default() });
+    for _ in 0..100 {
+        books.enqueue(0, &Meta { len: FrameLen(60), ..flow(1) });
+    }
+    assert_eq!(books.cake.queued, 10_000 / flow::LEAST_TRUESIZE.0);
+}
+
+#[test]
+fn more_segments_than_32_bits_can_count_are_queued_and_leave() {
+    let memory_limit = Some(MemSize(64 << 20));
+    let mut cake = Cake::new(
+        Config { memory_limit, ..Config::default() },
+        FrameLen(1514),
+        Entropy::from_seed(7),
+    );
+    let meta = crate::sim::flow(1).superpacket(u16::MAX, 0);
+    for _ in 0..=65_537 {
+        let meta = Meta { truesize: MemSize(0), ..meta };
+        cake.enqueue(SimFrame::new(&meta), &meta, BEGIN);
+    }
+    assert_eq!(cake.queued, 65_538 * 65_535);
+    assert_eq!(cake.stats().queued_packets, u32::MAX);
+    assert_eq!(cake.queue_stats(BEGIN)[0].packets, u32::MAX);
+    assert!(matches!(cake.dequeue(BEGIN), Dequeue::Send(_)));
 }
 
 #[test]

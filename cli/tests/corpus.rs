@@ -3,7 +3,7 @@
 //! Each file under `tests/fuzz/corpus/TARGET` once made a target go a way that no other did, or broke
 //! something. `tests/fuzz/run` finds more.
 
-#[path = "../fuzz/src/targets/mod.rs"]
+#[path = "../../tests/fuzz/src/targets/mod.rs"]
 mod targets;
 
 use std::path::Path;
