@@ -63,7 +63,18 @@
 //!
 //! Without the feature `io` the crate is the pure core: no clock, no system call, no runtime.
 
+// The core cannot be made to panic (docs/ROBUSTNESS.md says how that is known): where it could, it says why
+// it does not.
+#![warn(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::string_slice,
+    clippy::unreachable
+)]
+
 #[cfg(feature = "io")]
+#[allow(clippy::expect_used, clippy::indexing_slicing, reason = "not of the core")]
 pub mod io;
 pub mod packet;
 pub mod qdisc;

@@ -384,7 +384,7 @@ impl<'a> Outer<'a> {
             Some(PPP_IPV6) => ETHERTYPE_IPV6,
             _ => return,
         };
-        self.session = Ip::behind(inner, &bytes[8..]);
+        self.session = Ip::behind(inner, bytes.get(8..).unwrap_or_default());
     }
 
     /// Spec §3.5: ARP is urgent, anything else that is not IP is not.

@@ -70,6 +70,7 @@ struct Ends {
     tail: u16,
 }
 
+#[expect(clippy::indexing_slicing, reason = "there are as many ends as lists")]
 impl FlowSets {
     /// No flow in any list.
     pub fn new() -> Self {

@@ -18,6 +18,8 @@ const NONE: u32 = u32::MAX;
 /// Memory that a frame is taken to hold at least. A caller who says less, or nothing, would have its frames
 /// queued without limit.
 pub const LEAST_TRUESIZE: MemSize = MemSize(256);
+/// And at most, so that the sum of what is queued can be told exactly.
+pub const MOST_TRUESIZE: MemSize = MemSize(1 << 40);
 
 /// What is queued: a frame, or a train with a cursor.
 #[derive(Debug)]
@@ -66,7 +68,7 @@ pub struct Unit<F> {
 impl<F: Frame> Packet<F> {
     /// A frame that leaves whole; a superpacket then counts as its segments.
     pub fn whole(frame: F, meta: &Meta, wire_len: WireLen, now: Instant) -> Self {
-        let truesize = meta.truesize.max(LEAST_TRUESIZE);
+        let truesize = meta.truesize.clamp(LEAST_TRUESIZE, MOST_TRUESIZE);
         let charge = Charge { len: meta.counted_len(), wire_len, truesize };
         Self {
             frame,
@@ -92,7 +94,7 @@ impl<F: Frame> Packet<F> {
         now: Instant,
     ) -> Self {
         let segments = segments.max(1);
-        let truesize = meta.truesize.max(LEAST_TRUESIZE);
+        let truesize = meta.truesize.clamp(LEAST_TRUESIZE, MOST_TRUESIZE);
         let share = MemSize(truesize.0 / u64::from(segments));
         let rest = truesize - MemSize(share.0 * u64::from(segments - 1));
         let mut charge = |index, truesize| {
@@ -182,6 +184,7 @@ impl PacketQueue {
     }
 
     /// Appends a packet.
+    #[expect(clippy::expect_used, reason = "the memory limit bounds the number of packets")]
     pub fn push<F>(&mut self, nodes: &mut Slab<Packet<F>>, packet: Packet<F>) {
         // Each node was charged `LEAST_TRUESIZE` at least, and no limit allows for 2^32 of those.
         self.acks += u32::from(packet.may_be_ack);
@@ -308,6 +311,16 @@ pub fn is_superpacket(segments: Segments) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_train_of_the_largest_segments_stops_at_the_largest_length() {
+        let segments = Segments { count: u16::MAX, mss: u16::MAX, header_len: u16::MAX };
+        let meta = Meta { len: FrameLen(u32::MAX), segments, ..Meta::default() };
+        let train = Packet::train(Piece(0), &meta, u16::MAX, |len| WireLen(len.0), Instant::ZERO);
+        assert_eq!(train.total().len, FrameLen(u32::MAX));
+        assert_eq!(train.total().truesize, LEAST_TRUESIZE);
+        assert_eq!(meta.segment_len(u16::MAX), FrameLen(196_605));
+    }
 
     /// A frame that knows which segment it is.
     #[derive(Debug, PartialEq)]

@@ -32,6 +32,7 @@ impl<T> PerSlot<T> {
     }
 }
 
+#[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
 impl<T> Index<u16> for PerSlot<T> {
     type Output = T;
     fn index(&self, slot: u16) -> &T {
@@ -39,6 +40,7 @@ impl<T> Index<u16> for PerSlot<T> {
     }
 }
 
+#[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
 impl<T> IndexMut<u16> for PerSlot<T> {
     fn index_mut(&mut self, slot: u16) -> &mut T {
         &mut self.0[usize::from(slot % SLOTS)]

@@ -12,6 +12,7 @@ use super::flow_table::{PerSlot, slot_of, ways_of};
 const MOST_BULK: u16 = 1024;
 
 /// 65535 divided by each load; nobody's load is 0, but where it is, it counts as 1.
+#[expect(clippy::indexing_slicing, reason = "worked out by the compiler")]
 const SHARES: [u16; MOST_BULK as usize + 1] = {
     let mut shares = [u16::MAX; MOST_BULK as usize + 1];
     let mut load = 1;
@@ -81,6 +82,7 @@ impl HostTable {
 
 /// The deficit a flow is given for one round (spec §4.6): `flow_quantum`/`load`, with the remainder paid
 /// out by `dither`, 16 uniform bits.
+#[expect(clippy::indexing_slicing, reason = "the load is at most `MOST_BULK`")]
 #[must_use]
 pub fn quantum(flow_quantum: u16, load: u16, dither: u16) -> i32 {
     let share = SHARES[usize::from(load.min(MOST_BULK))];

@@ -209,6 +209,10 @@ enum Served<F> {
     Retry,
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "a tin's number comes from the layout in force, whose tins all exist"
+)]
 impl<F: Frame> Cake<F> {
     /// An instance without traffic. `mtu` is the largest frame of an undivided packet, link-layer header
     /// included: 1514 on Ethernet.
@@ -590,6 +594,10 @@ impl<F: Frame> Cake<F> {
     }
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "a tin's number comes from the layout in force, whose tins all exist"
+)]
 impl<F: Frame> Discipline<F> for Cake<F> {
     fn enqueue(&mut self, mut frame: F, meta: &Meta, now: Instant) -> Enqueued {
         let now = self.forward(now);

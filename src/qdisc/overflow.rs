@@ -43,6 +43,10 @@ pub struct Overflow {
     fresh: u32,
 }
 
+#[expect(
+    clippy::indexing_slicing,
+    reason = "places and queues are numbers below `QUEUES`, which both tables have"
+)]
 impl Overflow {
     /// A heap that is not in order yet; it starts with queue `j` of tin `i` at `8j + i`.
     pub fn new() -> Self {

@@ -226,6 +226,13 @@ mod tests {
     }
 
     #[test]
+    fn no_rate_is_so_fast_that_it_is_none() {
+        let fastest = ByteTime::new(Some(Rate::from_bytes(u64::MAX)));
+        assert!(!fastest.is_unlimited());
+        assert_eq!(fastest.duration(WireLen(1514)), Span::ZERO);
+    }
+
+    #[test]
     fn neither_the_slowest_rate_nor_the_largest_packet_overflows() {
         let slowest = ByteTime::new(Some(Rate::from_bytes(1)));
         assert!(slowest.duration(WireLen(u32::MAX)) > Span::ZERO);

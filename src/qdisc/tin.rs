@@ -542,6 +542,7 @@ pub fn choose_shaped(tins: &[Tin], now: Instant) -> Option<u8> {
 
 /// The tin to serve while unlimited (spec §6.4): deficit round robin from the one served last. The rounds
 /// are reckoned, not walked: after a superpacket of 64 kB some hundred of them would pass by.
+#[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
 pub fn choose_unlimited(tins: &mut [Tin], current: u8) -> Option<u8> {
     let count = tins.len();
     let in_order = |turn: usize| (usize::from(current) + turn) % count;

@@ -474,11 +474,14 @@ fn hint(word: &str, previous: Option<&str>, next: Option<&str>) -> String {
 /// The known word nearest to `word`, if one is near enough to be meant.
 fn nearest(word: &str) -> Option<&'static str> {
     let lower = word.to_lowercase();
+    let len = lower.chars().count();
     let spellings = table::words().flat_map(|word| [Some(word.name), word.synonym]).flatten();
+    // More letters too many or too few than are let pass need no closer look.
     let (distance, known) = spellings
+        .filter(|known| known.len().abs_diff(len) <= 1 + len / 4)
         .map(|known| (distance(&lower, known), known))
         .min_by_key(|&(distance, _)| distance)?;
-    (distance <= 1 + lower.chars().count() / 4).then_some(known)
+    (distance <= 1 + len / 4).then_some(known)
 }
 
 /// Letters to insert, remove, replace or swap with their neighbour to get from `a` to `b`.

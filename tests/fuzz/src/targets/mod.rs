@@ -2,7 +2,7 @@
 //!
 //! Problem: a fuzzer finds inputs; what it found has to stay found on machines that have no fuzzer.
 //! Law: each target is a plain function of bytes that panics if something does not hold. The fuzzer calls
-//! it with new bytes, `cargo test` (`tests/corpus`) with those that were kept.
+//! it with new bytes, `cargo test` (`cli/tests/corpus.rs`) with those that were kept.
 //! Left out: what only the inside can see, such as the hosts' counters; `qdisc::properties` recounts those.
 
 mod ack_filter;
