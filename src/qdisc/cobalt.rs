@@ -421,6 +421,40 @@ mod tests {
     }
 
     #[test]
+    fn whether_a_signal_is_due_is_judged_by_the_schedule_before_this_packet() {
+        // Signals up to a count of 4, then calm: the drop state is left, the count is kept.
+        let calm_from = |t| {
+            let mut queue = Cobalt::default();
+            offer(&mut queue, 0, 0, false);
+            (1..=180).for_each(|t| drop(offer(&mut queue, t, 20, false)));
+            assert_eq!(queue.count, 5);
+            offer(&mut queue, t, 0, false);
+            queue
+        };
+        // The next one would have been due at 225 ms. Back over target before that, it comes one step of
+        // the count later; the step is taken from now.
+        let mut early = calm_from(181);
+        let signals: Vec<i64> =
+            (190..300).filter(|&t| offer(&mut early, t, 20, false).is_some()).collect();
+        assert_eq!(signals[0], 190 + 45);
+        // Back after it has passed, the first packet is signalled, and the next signal is two steps off.
+        let mut late = calm_from(181);
+        let signals: Vec<i64> =
+            (226..400).filter(|&t| offer(&mut late, t, 20, false).is_some()).collect();
+        assert_eq!(signals[..2], [226, 226 + 45 + 41]);
+    }
+
+    #[test]
+    fn delay_does_not_move_blue() {
+        let mut queue = Cobalt::default();
+        for t in 0..5_000 {
+            offer(&mut queue, t, 1_000, false);
+        }
+        assert!(queue.count > 100);
+        assert_eq!(queue.drop_probability, 0);
+    }
+
+    #[test]
     fn count_saturates() {
         let mut queue = Cobalt { count: u32::MAX, inverse_sqrt: 1 << 16, ..Cobalt::default() };
         queue.dropping = true;
