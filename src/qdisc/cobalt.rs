@@ -505,4 +505,72 @@ mod tests {
         }
         assert_eq!(queue.count, 0);
     }
+
+    /// What happens to a queue in a trace.
+    enum Event {
+        /// A packet that has waited so many milliseconds is about to leave; whether it is ECN-capable.
+        Leaves(i64, bool),
+        Full,
+        Empty,
+    }
+
+    /// Times in ms and what happens then: the story of a queue.
+    fn story() -> Vec<(i64, Event)> {
+        let standing = |from: i64, to: i64, step: usize, waited, ect| {
+            (from..to).step_by(step).map(move |t| (t, Event::Leaves(waited, ect)))
+        };
+        let mut story = Vec::new();
+        story.extend(standing(0, 10, 1, 1, false));
+        story.extend(standing(10, 500, 1, 20, false)); // the queue stands
+        story.extend(standing(500, 640, 1, 1, false)); // calm, not for long enough to forget
+        story.extend(standing(640, 800, 1, 20, true)); // it stands again, with senders that take marks
+        story.extend((800..830).step_by(4).map(|t| (t, Event::Full))); // memory runs out
+        story.extend((830..900).step_by(10).map(|t| (t, Event::Empty)));
+        story.extend(standing(900, 2100, 60, 20, false)); // few packets, each of them late
+        story.extend(standing(2100, 2160, 1, 20, false)); // then many
+        story.extend(standing(2160, 4000, 5, 1, false)); // calm for long
+        story
+    }
+
+    #[test]
+    fn the_trace_of_a_queues_story_is_the_one_that_is_kept() {
+        use std::fmt::Write as _;
+        let mut queue = Cobalt::default();
+        let mut trace = "   ms  what    signal  count  next in us  blue\n".to_owned();
+        let mut last = queue;
+        for (t, event) in story() {
+            let (what, signal) = match event {
+                Event::Leaves(waited, ect) => {
+                    let verdict = offer(&mut queue, t, waited, ect).unwrap_or_default();
+                    let marked = if verdict.marked { "mark" } else { "-" };
+                    ("leaves", if verdict.drop { "drop" } else { marked })
+                }
+                Event::Full => {
+                    queue.queue_full(&params(), ms(t));
+                    ("full", "-")
+                }
+                Event::Empty => {
+                    queue.queue_empty(&params(), ms(t));
+                    ("empty", "-")
+                }
+            };
+            let changed = |of: fn(&Cobalt) -> u32| of(&queue) != of(&last);
+            if signal != "-" || changed(Cobalt::count) || changed(Cobalt::drop_probability) {
+                let next = (queue.drop_next - ms(t)).micros();
+                let blue = queue.drop_probability;
+                let _ = writeln!(
+                    trace,
+                    "{t:>5}  {what:<7} {signal:<6}  {:>5}  {next:>10}  {blue}",
+                    queue.count
+                );
+            }
+            last = queue;
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sim/golden/cobalt.txt");
+        if std::env::var_os("UCAKE_BLESS").is_some() {
+            std::fs::write(path, &trace).expect("the golden directory can be written");
+        }
+        let kept = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(kept == trace, "the trace changed\nkept:\n{kept}\ngot:\n{trace}");
+    }
 }

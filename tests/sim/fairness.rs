@@ -160,7 +160,8 @@ fn a_thousand_flows_of_one_host_all_get_through_on_shares_below_a_byte() {
         .collect();
     let (report, stats) = share(mbit(10), &metas, Span::from_secs(20));
     assert!(stats.tins[1].bulk_flows > 800, "{}", stats.tins[1].bulk_flows);
-    assert!(report.sources.iter().all(|source| source.delivered > 20), "nobody starves");
+    // Some hundred of them have to share a queue.
+    assert!(report.sources.iter().all(|source| source.delivered > 10), "nobody starves");
 }
 
 #[test]
