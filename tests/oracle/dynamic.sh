@@ -77,26 +77,44 @@ ucake_counts() {
     END { print "drops", d + 0; print "marks", m + 0 }' /tmp/ucake.out
 }
 
-# scenario NAME ECN WORDS FLOWS…
-scenario() {
-  local name=$1 ecn=$2 words=$3 side server
+# once SIDE ECN WORDS FLOWS…: writes what came of it to /tmp/answers
+once() {
+  local side=$1 words=$3 server
+  namespaces "$2"
   shift 3
+  ${side}_up "$words"
+  addresses
+  in_server "$LOAD" serve &
+  server=$!
+  sleep 0.3
+  {
+    in_client "$LOAD" measure "$WARM" "$MEASURE" "$@"
+    ${side}_counts
+  } >/tmp/answers
+  kill $server
+  wait $server 2>/dev/null
+  for n in client server box; do ip netns del $n; done
+}
+
+# scenario NAME ECN WORDS FLOWS…
+# When the machine under all this stood still for long, a measurement says nothing: it is made again, and
+# of three the quietest counts.
+scenario() {
+  local name=$1 side try stalled least
+  shift
   [[ $name == $ONLY ]] || return 0
   for side in kernel ucake; do
-    namespaces "$ecn"
-    ${side}_up "$words"
-    addresses
-    in_server "$LOAD" serve &
-    server=$!
-    sleep 0.3
-    {
-      in_client "$LOAD" measure "$WARM" "$MEASURE" "$@"
-      ${side}_counts
-    } >/tmp/answers
-    sed "s/^/$name $side /" /tmp/answers >>"$lines"
-    kill $server
-    wait $server 2>/dev/null
-    for n in client server box; do ip netns del $n; done
+    least=
+    for try in 1 2 3; do
+      once $side "$@"
+      stalled=$(awk '$1 == "stalled_ms" { print $2 }' /tmp/answers)
+      if [ -z "$least" ] || [ "${stalled:-999999}" -lt "$least" ]; then
+        least=${stalled:-999999}
+        cp /tmp/answers /tmp/quietest
+      fi
+      [ "$least" -le $((MEASURE * 5)) ] && break
+    done
+    sed "s/^/$name $side /" /tmp/quietest >>"$lines"
   done
 }
 

@@ -130,7 +130,7 @@ fn measure(warm: u64, seconds: u64, flows: &[&str]) -> Outcome<()> {
     let before: Vec<u64> = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
     let begin = Instant::now();
     pinging.store(true, Ordering::Relaxed);
-    thread::sleep(Duration::from_secs(seconds));
+    let stalled = sleep_and_count_stalls(Duration::from_secs(seconds));
     pinging.store(false, Ordering::Relaxed);
     let span = begin.elapsed().as_secs_f64();
     let mut arrived = Vec::new();
@@ -143,8 +143,26 @@ fn measure(warm: u64, seconds: u64, flows: &[&str]) -> Outcome<()> {
         println!("share_{} {:.3}", number + 1, one * 100.0 / total);
     }
     let (mean, lost) = ping.join().map_err(|_| "the ping panicked")??;
-    println!("ping_mean_ms {mean:.3}\nping_lost {lost}");
+    println!("ping_mean_ms {mean:.3}\nping_lost {lost}\nstalled_ms {stalled}");
     Ok(())
+}
+
+/// Milliseconds by which short sleeps were too long: then the whole machine stood still, and with it
+/// what is measured.
+fn sleep_and_count_stalls(span: Duration) -> u128 {
+    const NAP: Duration = Duration::from_millis(2);
+    const STALL: Duration = Duration::from_millis(12);
+    let begin = Instant::now();
+    let mut stalled = Duration::ZERO;
+    while begin.elapsed() < span {
+        let asleep_at = Instant::now();
+        thread::sleep(NAP);
+        let late = asleep_at.elapsed().saturating_sub(NAP);
+        if late > STALL {
+            stalled += late;
+        }
+    }
+    stalled.as_millis()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure to look at")]

@@ -83,3 +83,51 @@ fn a_tin_alone_gets_the_whole_rate_whatever_its_threshold() {
     let (report, _) = share(mbit(10), &[full(flow(1).with_dscp(8))], span);
     assert_near(report.sources[0].bits_per_second(span) / 1e7, 1.0, 0.001, "Bulk alone");
 }
+
+/// The tin that took a frame with this mark and priority, in display order.
+fn tin_of(config: Config, mark: u32, priority: u32) -> Option<usize> {
+    let mut cake = cake(config).with_handle(0x8001);
+    let meta = Meta { mark, priority, ..full(flow(1).with_dscp(46)) };
+    cake.enqueue(SimFrame::new(&meta), &meta, BEGIN);
+    cake.stats().tins.iter().position(|tin| tin.packets == 1)
+}
+
+#[test]
+fn a_mark_chooses_the_tin_by_its_displayed_number() {
+    let config = |diffserv| Config { diffserv, fwmark: 0xff00, ..Config::default() };
+    assert_eq!(tin_of(config(Diffserv::Diffserv3), 0x0100, 0), Some(0), "1 is Bulk");
+    assert_eq!(tin_of(config(Diffserv::Diffserv3), 0x0200, 0), Some(1), "2 is Best Effort");
+    assert_eq!(tin_of(config(Diffserv::Diffserv8), 0x0301, 0), Some(2), "the mask counts");
+    assert_eq!(
+        tin_of(config(Diffserv::Diffserv3), 0x0400, 0),
+        Some(2),
+        "there is no tin 4: by DSCP"
+    );
+    assert_eq!(
+        tin_of(config(Diffserv::Diffserv3), 0x0001, 0),
+        Some(2),
+        "outside the mask: by DSCP"
+    );
+}
+
+#[test]
+fn a_priority_chooses_the_tin_if_it_names_this_instance_and_no_mark_does() {
+    let config = Config { fwmark: 0xff, ..Config::default() };
+    assert_eq!(tin_of(config, 0, 0x8001_0001), Some(0));
+    assert_eq!(tin_of(config, 0, 0x8002_0001), Some(2), "another's handle: by DSCP");
+    assert_eq!(tin_of(config, 0, 0x8001_0004), Some(2), "there is no tin 4: by DSCP");
+    assert_eq!(tin_of(config, 2, 0x8001_0001), Some(1), "a mark comes first");
+}
+
+#[test]
+fn an_undivided_superpacket_is_one_sample_of_the_header_offset() {
+    use ucake::qdisc::SplitGso;
+    let offset_after_one = |split_gso| {
+        let mut cake = cake(Config { split_gso, ..Config::default() });
+        let meta = flow(1).superpacket(40, 1448);
+        cake.enqueue(SimFrame::new(&meta), &meta, BEGIN);
+        cake.stats().average_network_offset
+    };
+    assert_eq!(offset_after_one(SplitGso::Whole), 0, "14/256");
+    assert_eq!(offset_after_one(SplitGso::Split), 2, "40 steps of 14/256");
+}
