@@ -1,7 +1,7 @@
 //! The shortest relay between two taps: what any program between them costs at least.
 //!
 //! `relay LAN WAN` creates the taps, prints "ready" and copies frames both ways, one thread, one
-//! buffer, nothing queued, until it is killed. Measure a shaper against this.
+//! buffer, nothing queued, until it is killed. `tests/bench/link.rs` measures the bridge beside it.
 
 use std::error::Error;
 use std::os::fd::AsFd;
@@ -19,12 +19,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let lan = Tap::open(lan, &TapOptions::default())?;
     let wan = Tap::open(wan, &TapOptions::default())?;
     println!("ready");
+    Err(relay(&lan, &wan).into())
+}
+
+/// Copies until something fails: a device is removed, say.
+pub(crate) fn relay(lan: &Tap, wan: &Tap) -> Errno {
     let mut buffer = vec![0; 66_000];
     loop {
-        let mut readable = [&lan, &wan].map(|tap| PollFd::new(tap, PollFlags::IN));
-        poll(&mut readable, None)?;
-        copy(&lan, &wan, &mut buffer)?;
-        copy(&wan, &lan, &mut buffer)?;
+        let mut readable = [lan, wan].map(|tap| PollFd::new(tap, PollFlags::IN));
+        let turn = poll(&mut readable, None)
+            .and_then(|_| copy(lan, wan, &mut buffer))
+            .and_then(|()| copy(wan, lan, &mut buffer));
+        if let Err(errno) = turn {
+            return errno;
+        }
     }
 }
 

@@ -10,7 +10,8 @@
 //!
 //! Deliberate differences from `tc`: a `bandwidth` that comes to nothing is refused instead of
 //! meaning unlimited; `bandwidth unlimited` is taken, since that is what `show` prints; `mpu 0`,
-//! `memlimit 0` and `fwmark 0` reset; an overhead that presets carry out of range is refused.
+//! `memlimit 0` and `fwmark 0` reset; an overhead that presets carry out of range is refused, and so is
+//! a time of more than 32 bits of microseconds, which `tc` wraps around.
 
 mod parse;
 mod table;

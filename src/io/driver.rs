@@ -82,6 +82,8 @@ pub struct PortSnapshot {
     pub name: String,
     /// What went through.
     pub counters: Counters,
+    /// What its device lost before we read it ([`Port::lost_before_reading`]).
+    pub lost_before_reading: Option<u64>,
     /// Bytes queued to leave through it.
     pub backlog: FrameLen,
 }
@@ -180,6 +182,7 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
         let port = |path: &Path<D>| PortSnapshot {
             name: self.ports[path.egress].name().into(),
             counters: self.ports[path.egress].counters(),
+            lost_before_reading: self.ports[path.egress].lost_before_reading(),
             backlog: path.discipline.backlog(),
         };
         let [up, down] = &self.paths;
@@ -320,7 +323,7 @@ mod tests {
     use crate::io::pair::{PairPort, pair};
     use crate::io::pool::tests::{TRAIN_PAYLOAD, plain_frame, train};
     use crate::packet::vnet::VnetHeader;
-    use crate::packet::{Frame, Meta};
+    use crate::packet::{Frame, Meta, Refused};
     use crate::qdisc::Enqueued;
     use crate::time::Span;
     use crate::units::WireLen;
@@ -422,6 +425,39 @@ mod tests {
             assert!(segment[54..].iter().all(|found| *found == byte), "payload {index}");
         }
         assert!(server.eject().is_none());
+    }
+
+    #[test]
+    fn frames_that_make_no_sense_are_counted_and_the_bridge_goes_on() {
+        let (mut client, mut bridge, mut server) = bridge(Span::ZERO, true);
+        let (good, frame) = train(3);
+        let bad = [
+            (VnetHeader { gso_size: 0, ..good }, &frame[..], Refused::ZeroSegment),
+            (VnetHeader { gso_type: 99, ..good }, &frame[..], Refused::GsoUnknown),
+            (VnetHeader { gso_type: VnetHeader::GSO_TCPV6, ..good }, &frame, Refused::GsoMismatch),
+            (VnetHeader { csum_start: 9000, ..good }, &frame[..], Refused::ChecksumOutside),
+            (VnetHeader { csum_offset: 6, ..good }, &frame[..], Refused::ChecksumElsewhere),
+            (good, &frame[..52], Refused::HeadersCut),
+        ];
+        for (vnet, bytes, _) in &bad {
+            client.inject(vnet, bytes);
+        }
+        // A claim too large is none: one segment. A claim about headers is not believed at all.
+        client.inject(&VnetHeader { gso_size: u16::MAX, ..good }, &frame);
+        client.inject(&VnetHeader { hdr_len: u16::MAX, ..good }, &frame);
+        client.inject(&good, &frame[..13]);
+        client.inject(&VnetHeader::PLAIN, &vec![0; 70_000]);
+        bridge.turn(Instant::ZERO).expect("turn");
+        let [Counters { refused, truncated, runts, .. }, _] =
+            bridge.snapshot().ports.map(|port| port.counters);
+        for (vnet, _, reason) in &bad {
+            let count = refused.iter().find(|(seen, _)| seen == reason).map(|(_, count)| *count);
+            assert_eq!(count, Some(1), "{reason}: {vnet:?}");
+        }
+        assert_eq!((truncated, runts), (1, 1));
+        let lens = core::iter::from_fn(|| server.eject()).map(|(_, frame)| frame.len());
+        let single = 54 + TRAIN_PAYLOAD;
+        assert_eq!(lens.collect::<Vec<_>>(), [frame.len(), single, single, single]);
     }
 
     #[test]

@@ -53,6 +53,12 @@ pub trait Port {
         Ok(())
     }
 
+    /// Frames that the device itself had to drop because they were not read in time; `None` if that is not
+    /// to be had. Asks the system: not for every frame.
+    fn lost_before_reading(&self) -> Option<u64> {
+        None
+    }
+
     /// What went through, and what did not.
     fn counters(&self) -> Counters;
 }
@@ -109,6 +115,8 @@ pub struct Counters {
     pub frames_out: u64,
     /// Bytes of frames written.
     pub bytes_out: u64,
+    /// The largest frame written.
+    pub largest_write: u32,
     /// Frames that could not be written, dropped.
     pub write_errors: WriteErrors,
 }
@@ -156,6 +164,7 @@ impl Counters {
     pub(super) fn count_sent(&mut self, len: usize) {
         self.frames_out += 1;
         self.bytes_out += u64::try_from(len).unwrap_or(u64::MAX);
+        self.largest_write = self.largest_write.max(u32::try_from(len).unwrap_or(u32::MAX));
     }
 }
 

@@ -163,6 +163,15 @@ impl Tap {
         self.offloads
     }
 
+    /// Whether the device stays when this value goes, for the next one to attach to. A new tap does
+    /// not.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn keep(&self, keep: bool) -> io::Result<()> {
+        sys::tun_set_persistent(&self.fd, keep)
+    }
+
     fn set_up(&self, options: &TapOptions) -> Result<(), OpenError> {
         let TapOptions { mtu, queue_len } = *options;
         if mtu.is_none() && queue_len.is_none() {
@@ -311,6 +320,13 @@ impl Port for TapPort {
         }
         let readable = ready!(self.fd.poll_read_ready(cx)).map(drop);
         Poll::Ready(readable.map_err(|error| port_error(&self.name, "watch", error)))
+    }
+
+    fn lost_before_reading(&self) -> Option<u64> {
+        // The device may have been moved since it was opened.
+        let namespace = sys::tun_namespace(&self.fd).ok()?;
+        let link = netlink::link_in(namespace.as_fd(), &self.name).ok()?;
+        Some(link.stats.tx_dropped)
     }
 
     fn counters(&self) -> Counters {

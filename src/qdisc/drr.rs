@@ -8,7 +8,7 @@
 //! each state is counted as it is entered and left, at one place.
 //! Left out: deficits (`flow`), host loads (`host`), when a flow changes state (`tin`).
 
-use super::flow_table::SLOTS;
+use super::flow_table::PerSlot;
 
 const NONE: u16 = u16::MAX;
 
@@ -42,19 +42,26 @@ pub enum List {
 /// States, lists and counts of a tin's flows.
 #[derive(Clone, Debug)]
 pub struct FlowSets {
-    sets: Vec<Set>,
-    links: Vec<Link>,
+    places: PerSlot<Place>,
     ends: [Ends; 3],
     sparse: u32,
     bulk: u32,
     decaying: u32,
 }
 
+/// A flow's state, and its neighbours in the list it is in.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct Place {
     previous: u16,
     next: u16,
     list: Option<List>,
+    set: Set,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { previous: NONE, next: NONE, list: None, set: Set::None }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -67,8 +74,7 @@ impl FlowSets {
     /// No flow in any list.
     pub fn new() -> Self {
         Self {
-            sets: vec![Set::None; usize::from(SLOTS)],
-            links: vec![Link { previous: NONE, next: NONE, list: None }; usize::from(SLOTS)],
+            places: PerSlot::new(),
             ends: [Ends { head: NONE, tail: NONE }; 3],
             sparse: 0,
             bulk: 0,
@@ -78,7 +84,7 @@ impl FlowSets {
 
     /// Changes the state of a flow, and with it the counts.
     pub fn change(&mut self, slot: u16, to: Set) {
-        let from = std::mem::replace(&mut self.sets[usize::from(slot)], to);
+        let from = core::mem::replace(&mut self.places[slot].set, to);
         if let Some(count) = self.count_of(from) {
             *count -= 1;
         }
@@ -90,28 +96,59 @@ impl FlowSets {
     /// Takes a flow out of the list it is in, if any, and appends it to `list`.
     pub fn append(&mut self, slot: u16, list: List) {
         self.remove(slot);
-        let tail = self.ends[list as usize].tail;
-        self.links[usize::from(slot)] = Link { previous: tail, next: NONE, list: Some(list) };
-        match self.links.get_mut(usize::from(tail)) {
-            Some(link) => link.next = slot,
-            None => self.ends[list as usize].head = slot,
+        let tail = core::mem::replace(&mut self.ends[list as usize].tail, slot);
+        let place = &mut self.places[slot];
+        (place.previous, place.next, place.list) = (tail, NONE, Some(list));
+        if tail == NONE {
+            self.ends[list as usize].head = slot;
+        } else {
+            self.places[tail].next = slot;
         }
-        self.ends[list as usize].tail = slot;
     }
 
     /// Takes a flow out of the list it is in.
     pub fn remove(&mut self, slot: u16) {
-        let Link { previous, next, list } = self.links[usize::from(slot)];
+        let Place { previous, next, list, .. } = self.places[slot];
         let Some(list) = list else { return };
-        match self.links.get_mut(usize::from(previous)) {
-            Some(link) => link.next = next,
-            None => self.ends[list as usize].head = next,
+        if previous == NONE {
+            self.ends[list as usize].head = next;
+        } else {
+            self.places[previous].next = next;
         }
-        match self.links.get_mut(usize::from(next)) {
-            Some(link) => link.previous = previous,
-            None => self.ends[list as usize].tail = previous,
+        if next == NONE {
+            self.ends[list as usize].tail = previous;
+        } else {
+            self.places[next].previous = previous;
         }
-        self.links[usize::from(slot)].list = None;
+        self.places[slot].list = None;
+    }
+
+    /// The first of the old flows, if they are what comes next once the decaying ones had their look-in.
+    pub fn turning(&self) -> Option<u16> {
+        let [new, old] = [List::New, List::Old].map(|list| self.ends[list as usize].head);
+        (new == NONE && old != NONE).then_some(old)
+    }
+
+    /// The one after an old flow; after the last, the first.
+    pub fn after(&self, slot: u16) -> u16 {
+        match self.places[slot].next {
+            NONE => self.ends[List::Old as usize].head,
+            next => next,
+        }
+    }
+
+    /// Moves all old flows before this one to the back, in order.
+    pub fn turn_to(&mut self, slot: u16) {
+        let before = self.places[slot].previous;
+        if before == NONE {
+            return;
+        }
+        let Ends { head, tail } = self.ends[List::Old as usize];
+        self.places[tail].next = head;
+        self.places[head].previous = tail;
+        self.places[before].next = NONE;
+        self.places[slot].previous = NONE;
+        self.ends[List::Old as usize] = Ends { head: slot, tail: before };
     }
 
     /// The flow to look at: new before old before decaying; on the first pass of a dequeue the decaying
@@ -131,7 +168,7 @@ impl FlowSets {
 
     /// The state of a flow.
     pub fn set(&self, slot: u16) -> Set {
-        self.sets[usize::from(slot)]
+        self.places[slot].set
     }
 
     /// Whether a flow is in some list.

@@ -6,10 +6,44 @@
 //! uses, and only then shares one.
 //! Left out: hosts (`host`) and what is in the queues (`flow`).
 
+use core::ops::{Index, IndexMut};
+
 /// Queues per tin.
 pub const SLOTS: u16 = 1024;
 /// Slots in a set.
 pub const WAYS: u16 = 8;
+
+/// One `T` for each slot. A slot number beyond the end means the one it is congruent to, so that
+/// indexing needs no check and cannot fail.
+#[derive(Clone, Debug)]
+pub struct PerSlot<T>(Box<[T; SLOTS as usize]>);
+
+impl<T: Default> PerSlot<T> {
+    /// The default everywhere.
+    pub fn new() -> Self {
+        Self(Box::new(core::array::from_fn(|_| T::default())))
+    }
+}
+
+impl<T> PerSlot<T> {
+    /// Each slot with its number.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &T)> {
+        (0..).zip(self.0.iter())
+    }
+}
+
+impl<T> Index<u16> for PerSlot<T> {
+    type Output = T;
+    fn index(&self, slot: u16) -> &T {
+        &self.0[usize::from(slot % SLOTS)]
+    }
+}
+
+impl<T> IndexMut<u16> for PerSlot<T> {
+    fn index_mut(&mut self, slot: u16) -> &mut T {
+        &mut self.0[usize::from(slot % SLOTS)]
+    }
+}
 
 /// Where a packet's flow is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +68,7 @@ pub enum Found {
 /// Tags and what looking for them came to.
 #[derive(Clone, Debug)]
 pub struct FlowTable {
-    tags: Vec<u32>,
+    tags: PerSlot<u32>,
     /// Packets found in a displaced slot.
     pub indirect_hits: u64,
     /// Flows that were new.
@@ -47,20 +81,20 @@ impl FlowTable {
     /// A table without flows.
     #[must_use]
     pub fn new() -> Self {
-        Self { tags: vec![0; usize::from(SLOTS)], indirect_hits: 0, misses: 0, collisions: 0 }
+        Self { tags: PerSlot::new(), indirect_hits: 0, misses: 0, collisions: 0 }
     }
 
     /// Finds or makes a place for the flow with `hash`; `is_active` tells of a slot whether its queue is
     /// in some list.
     pub fn place(&mut self, hash: u32, is_active: impl Fn(u16) -> bool) -> Place {
         let place = self.find(hash, is_active);
-        self.tags[usize::from(place.slot)] = hash;
+        self.tags[place.slot] = hash;
         place
     }
 
     fn find(&mut self, hash: u32, is_active: impl Fn(u16) -> bool) -> Place {
         let found = |active| if active { Found::Active } else { Found::Inactive };
-        let tagged = ways_of(hash).enumerate().find(|&(_, s)| self.tags[usize::from(s)] == hash);
+        let tagged = ways_of(hash).enumerate().find(|&(_, s)| self.tags[s] == hash);
         if let Some((way, slot)) = tagged {
             self.indirect_hits += u64::from(way != 0);
             return Place { slot, found: found(is_active(slot)) };

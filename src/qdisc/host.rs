@@ -6,54 +6,65 @@
 //! out at random, so that nothing is lost to rounding.
 //! Left out: who counts as bulk; the tin changes a flow's state at one place and tells this file there.
 
-use super::flow_table::{SLOTS, slot_of, ways_of};
+use super::flow_table::{PerSlot, slot_of, ways_of};
 
 /// Counts stop here, so that no sequence of changes can run past the table of quotients.
 const MOST_BULK: u16 = 1024;
 
+/// 65535 divided by each load; nobody's load is 0, but where it is, it counts as 1.
+const SHARES: [u16; MOST_BULK as usize + 1] = {
+    let mut shares = [u16::MAX; MOST_BULK as usize + 1];
+    let mut load = 1;
+    while load <= MOST_BULK {
+        shares[load as usize] = u16::MAX / load;
+        load += 1;
+    }
+    shares
+};
+
 /// One side, sources or destinations, of a tin's hosts.
 #[derive(Clone, Debug)]
 pub struct HostTable {
-    tags: Vec<u32>,
-    bulk_flows: Vec<u16>,
+    tags: PerSlot<u32>,
+    bulk_flows: PerSlot<u16>,
 }
 
 impl HostTable {
     /// A table without hosts.
     #[must_use]
     pub fn new() -> Self {
-        Self { tags: vec![0; usize::from(SLOTS)], bulk_flows: vec![0; usize::from(SLOTS)] }
+        Self { tags: PerSlot::new(), bulk_flows: PerSlot::new() }
     }
 
     /// The entry of the host with `hash`: its own, else one that no bulk flow uses, else a shared one
     /// (spec §4.4).
     pub fn assign(&mut self, hash: u32) -> u16 {
-        let own = ways_of(hash).find(|&slot| self.tags[usize::from(slot)] == hash);
+        let own = ways_of(hash).find(|&slot| self.tags[slot] == hash);
         if let Some(slot) = own {
             return slot;
         }
-        let free = ways_of(hash).find(|&slot| self.bulk_flows[usize::from(slot)] == 0);
+        let free = ways_of(hash).find(|&slot| self.bulk_flows[slot] == 0);
         let slot = free.unwrap_or_else(|| slot_of(hash));
-        self.tags[usize::from(slot)] = hash;
+        self.tags[slot] = hash;
         slot
     }
 
     /// A flow of this host became bulk.
     pub fn join(&mut self, slot: u16) {
-        let count = &mut self.bulk_flows[usize::from(slot)];
+        let count = &mut self.bulk_flows[slot];
         *count = (*count + 1).min(MOST_BULK);
     }
 
     /// A flow of this host is bulk no more.
     pub fn leave(&mut self, slot: u16) {
-        let count = &mut self.bulk_flows[usize::from(slot)];
+        let count = &mut self.bulk_flows[slot];
         *count = count.saturating_sub(1);
     }
 
     /// Bulk flows of this host.
     #[must_use]
     pub fn bulk_flows(&self, slot: u16) -> u16 {
-        self.bulk_flows[usize::from(slot)]
+        self.bulk_flows[slot]
     }
 }
 
@@ -61,8 +72,8 @@ impl HostTable {
 /// out by `dither`, 16 uniform bits.
 #[must_use]
 pub fn quantum(flow_quantum: u16, load: u16, dither: u16) -> i32 {
-    let share = 65535 / u32::from(load.clamp(1, MOST_BULK));
-    let scaled = (u32::from(flow_quantum) * share + u32::from(dither)) >> 16;
+    let share = SHARES[usize::from(load.min(MOST_BULK))];
+    let scaled = (u32::from(flow_quantum) * u32::from(share) + u32::from(dither)) >> 16;
     i32::try_from(scaled).unwrap_or(i32::MAX)
 }
 

@@ -492,6 +492,7 @@ impl<F: Frame> Cake<F> {
         let flows = &mut self.tins[usize::from(tin)];
         let Some(slot) = flows.next_flow(first_pass) else { return Served::Again };
         if !flows.may_send(slot, || dither(random)) {
+            *steps += flows.turn(WORK_BOUND.saturating_sub(*steps + 1), || dither(random));
             return Served::Retry;
         }
         self.pull(QueueId { tin, slot }, steps, now)

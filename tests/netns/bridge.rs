@@ -1,48 +1,15 @@
-//! The bridge between two taps.
+//! How a bridge between two taps ends, waits and goes on.
 
-use std::time::Duration;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
 
-use ucake::io::netlink;
+use ucake::io::netlink::{self, LinkOptions};
+use ucake::io::port::Port;
+use ucake::io::tap::{Tap, TapOptions, TapPort};
+use ucake::qdisc::Config;
 
-use crate::fifo::Fifo;
-use crate::lab::Lab;
+use crate::lab::{Family, Lab, PATIENCE};
 use crate::require_netns;
-
-#[test]
-fn tcp_crosses_in_superpackets() {
-    if require_netns().is_none() {
-        return;
-    }
-    let lab = Lab::new();
-    let bridge = lab.bridge(Fifo::default);
-    let received = lab.upload(1, Duration::from_millis(500));
-    let [lan, wan] = bridge.snapshot().ports;
-    bridge.stop().expect("a clean stop");
-    assert!(received > 1_000_000, "{received} bytes in half a second");
-    let data = lan.counters;
-    let mean = data.bytes_in / data.frames_in;
-    assert!(mean > 10_000, "reads of {mean} bytes are no superpackets: {data:?}");
-    assert!(wan.counters.bytes_out >= received, "{:?}", wan.counters);
-    assert_eq!(wan.counters.write_errors.total(), 0, "{:?}", wan.counters);
-    assert!(data.largest_read > 40_000, "{data:?}");
-}
-
-#[test]
-fn superpackets_split_by_us_are_frames_the_kernel_takes() {
-    if require_netns().is_none() {
-        return;
-    }
-    let lab = Lab::new();
-    let bridge = lab.bridge(Fifo::splitting);
-    let bytes: Vec<u8> = (0..8_000_000_u32).map(|at| (at % 251).to_le_bytes()[0]).collect();
-    let arrived = lab.deliver(bytes.clone());
-    let [lan, wan] = bridge.snapshot().ports;
-    bridge.stop().expect("a clean stop");
-    assert!(arrived == bytes, "{} of {} bytes, or others", arrived.len(), bytes.len());
-    assert!(lan.counters.largest_read > 10_000, "{:?}", lan.counters);
-    assert!(wan.counters.frames_out > 8_000_000 / 1460, "{:?}", wan.counters);
-    assert_eq!(wan.counters.write_errors.total(), 0, "{:?}", wan.counters);
-}
 
 #[test]
 fn a_device_removed_under_way_stops_the_bridge_by_name() {
@@ -50,7 +17,7 @@ fn a_device_removed_under_way_stops_the_bridge_by_name() {
         return;
     }
     let lab = Lab::new();
-    let bridge = lab.bridge(Fifo::default);
+    let bridge = lab.bridge(Config::default());
     // Or the kernel's own IPv6 frames would wake the bridge and hide that the removal did not.
     for (namespace, port) in [(&lab.client, "lan0"), (&lab.server, "wan0")] {
         let switch = format!("/proc/sys/net/ipv6/conf/{port}/disable_ipv6");
@@ -69,27 +36,17 @@ fn a_device_removed_under_load_stops_the_bridge_by_name() {
     if require_netns().is_none() {
         return;
     }
-    let lab = Lab::new();
-    let bridge = lab.bridge(Fifo::default);
-    let (ready, listening) = std::sync::mpsc::channel();
-    let flood = lab.client.spawn("flood", move || {
-        let socket = std::net::UdpSocket::bind((crate::lab::CLIENT, 0)).expect("our address");
-        for round in 0..200_000_u32 {
-            // Refused once the device is gone: that is the end of the flood.
-            if socket.send_to(&[0; 1000], (crate::lab::SERVER, 9)).is_err() {
-                return;
-            }
-            if round == 1000 {
-                ready.send(()).expect("somebody waits");
-            }
-        }
-    });
-    listening.recv().expect("the flood starts");
-    lab.client.run(|| netlink::delete("lan0").expect("it can be removed"));
-    let outcome = bridge.outcome().expect("the bridge notices");
-    let error = outcome.expect_err("without lan0 there is no bridge");
-    assert_eq!(error.to_string(), "lan0 is gone: the device was removed");
-    flood.expect("a thread").join().expect("the flood ends");
+    for (device, shaped) in [("lan0", None), ("wan0", Some(crate::mbit(50)))] {
+        let lab = Lab::new();
+        let bridge = lab.bridge(Config { bandwidth: shaped, ..Config::default() });
+        let load = lab.load(2);
+        load.wait_for(500_000);
+        let namespace = if device == "lan0" { &lab.client } else { &lab.server };
+        namespace.run(move || netlink::delete(device).expect("it can be removed"));
+        let outcome = bridge.outcome().expect("the bridge notices");
+        let error = outcome.expect_err("without it there is no bridge");
+        assert_eq!(error.to_string(), format!("{device} is gone: the device was removed"));
+    }
 }
 
 #[test]
@@ -98,17 +55,22 @@ fn frames_for_a_link_that_is_down_are_counted_and_the_bridge_goes_on() {
         return;
     }
     let lab = Lab::new();
-    let bridge = lab.bridge(Fifo::default);
-    let down = netlink::LinkOptions { up: Some(false), ..Default::default() };
-    lab.server.run(move || netlink::configure("wan0", &down).expect("it is taken down"));
-    lab.client.run(|| {
-        let socket = std::net::UdpSocket::bind((crate::lab::CLIENT, 0)).expect("our address");
+    let bridge = lab.bridge(Config::default());
+    let set = |up| {
+        let options = LinkOptions { up: Some(up), ..LinkOptions::default() };
+        lab.server.run(move || netlink::configure("wan0", &options).expect("it obeys"));
+    };
+    set(false);
+    let socket = lab.client.run(|| UdpSocket::bind((Family::V4.client(), 0)).expect("our address"));
+    let end = Instant::now() + PATIENCE;
+    while bridge.snapshot().ports[1].counters.write_errors.down == 0 {
         // Nobody answers the address resolution; asking is what we are after.
-        drop(socket.send_to(b"anyone?", (crate::lab::SERVER, 9)));
-        std::thread::sleep(Duration::from_millis(50));
-    });
-    let [_, wan] = bridge.snapshot().ports;
-    assert!(wan.counters.write_errors.down >= 1, "{:?}", wan.counters);
+        drop(socket.send_to(b"anyone?", (Family::V4.server(), 9)));
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(Instant::now() < end, "{:?}", bridge.snapshot());
+    }
+    set(true);
+    lab.load(1).wait_for(100_000);
     bridge.stop().expect("a clean stop");
 }
 
@@ -118,11 +80,36 @@ fn an_idle_bridge_sleeps() {
         return;
     }
     let lab = Lab::new();
-    let bridge = lab.bridge(Fifo::default);
-    std::thread::sleep(Duration::from_millis(300));
+    let bridge = lab.bridge(Config { bandwidth: Some(crate::mbit(10)), ..Config::default() });
+    std::thread::sleep(Duration::from_millis(200));
     let before = bridge.snapshot().bridge.turns;
-    std::thread::sleep(Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(400));
     let turns = bridge.snapshot().bridge.turns - before;
     bridge.stop().expect("a clean stop");
-    assert!(turns < 30, "{turns} turns in half a second of nothing");
+    assert!(turns < 30, "{turns} turns in less than half a second of nothing");
+}
+
+#[test]
+fn what_a_tap_loses_unread_is_known_wherever_the_device_is() {
+    let Some(namespace) = require_netns() else { return };
+    let tap = namespace.run(|| {
+        let tap = Tap::open("ucake0", &TapOptions { queue_len: Some(5), mtu: None });
+        let addresses = vec![(Family::V4.client(), 24)];
+        let options = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
+        netlink::configure("ucake0", &options).expect("the tap is set up");
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        socket.set_broadcast(true).expect("an option");
+        for _ in 0..50 {
+            // The device takes what it has no room for too: it drops it.
+            socket.send_to(&[0; 100], "10.77.0.255:9").expect("it is sent");
+        }
+        tap.expect("a tap opens")
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    runtime.expect("a runtime").block_on(async {
+        // Asked from another namespace than the one the device is in.
+        let port = TapPort::new(tap).expect("a port");
+        let lost = port.lost_before_reading().expect("it is to be had");
+        assert!((45..60).contains(&lost), "{lost}");
+    });
 }

@@ -1,7 +1,10 @@
-//! Two namespaces joined by two taps, a bridge between them, and TCP through it.
+//! Two namespaces joined by two taps, a bridge between them, and TCP through it. The tests and
+//! `tests/bench/link.rs` share it.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc as std_mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,97 +13,231 @@ use tokio::sync::{mpsc, oneshot};
 use ucake::io::driver::{Bridge, BridgeError, Command, Snapshot, run};
 use ucake::io::namespace::Namespace;
 use ucake::io::netlink::{self, LinkOptions};
+use ucake::io::pool::FrameBuf;
 use ucake::io::tap::{Tap, TapOptions, TapPort};
 use ucake::io::timer::Timer;
+use ucake::qdisc::{Cake, Config, Discipline, Entropy};
+use ucake::units::FrameLen;
 
-use crate::fifo::Fifo;
+/// Largest frame of the taps, Ethernet header included.
+pub(crate) const MTU_FRAME: u32 = 1514;
+/// How long anything may take that takes no time.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How soon senders and receivers notice that they shall stop.
+const ATTENTION: Duration = Duration::from_millis(20);
+const PORT: u16 = 5001;
 
-pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The version of IP that a test uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
 
-/// "client" and "server", each with a tap whose other side is ours.
+impl Family {
+    pub(crate) const fn client(self) -> IpAddr {
+        self.host(1)
+    }
+
+    pub(crate) const fn server(self) -> IpAddr {
+        self.host(2)
+    }
+
+    const fn host(self, number: u8) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(Ipv4Addr::new(10, 77, 0, number)),
+            Self::V6 => IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, number as u16)),
+        }
+    }
+}
+
+/// "client" and "server", each with a tap whose other side is ours: `lan0` and `wan0`.
 pub(crate) struct Lab {
     pub(crate) client: Namespace,
     pub(crate) server: Namespace,
 }
 
 /// A bridge on a thread of its own.
-pub(crate) struct Running {
-    commands: mpsc::Sender<Command<Fifo>>,
-    /// Its thread, as the kernel numbers them.
-    pub(crate) task: i32,
+pub(crate) struct Running<D> {
+    commands: mpsc::Sender<Command<D>>,
     thread: JoinHandle<Result<(), BridgeError>>,
+}
+
+/// TCP from client to server, until dropped.
+pub(crate) struct Load {
+    stop: Arc<AtomicBool>,
+    received: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Lab {
     pub(crate) fn new() -> Self {
         let [client, server] =
             ["client", "server"].map(|label| Namespace::new(label).expect("namespaces are there"));
-        Self { client, server }
+        let lab = Self { client, server };
+        // Addresses are ours: nobody else could have them, and asking takes two seconds.
+        lab.set("ipv6/conf/default/accept_dad", "0");
+        lab
     }
 
-    /// Opens both taps, gives them addresses and puts a bridge between them.
-    pub(crate) fn bridge(&self, discipline: fn() -> Fifo) -> Running {
-        let lan = open(&self.client, "lan0", CLIENT);
-        let wan = open(&self.server, "wan0", SERVER);
+    /// Writes a sysctl under `net` in both namespaces.
+    pub(crate) fn set(&self, sysctl: &'static str, value: &'static str) {
+        for namespace in [&self.client, &self.server] {
+            let file = format!("/proc/sys/net/{sysctl}");
+            namespace.run(move || {
+                std::fs::write(&file, value).unwrap_or_else(|e| panic!("{file}: {e}"));
+            });
+        }
+    }
+
+    /// Opens both taps and gives them addresses.
+    pub(crate) fn taps(&self) -> [Tap; 2] {
+        [(&self.client, "lan0", 1), (&self.server, "wan0", 2)].map(|(namespace, name, host)| {
+            namespace.run(move || {
+                let tap = Tap::open(name, &TapOptions::default()).expect("a tap opens");
+                let addresses = vec![(Family::V4.host(host), 24), (Family::V6.host(host), 64)];
+                let options = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
+                netlink::configure(name, &options).expect("the tap is set up");
+                await_address(Family::V6.host(host));
+                tap
+            })
+        })
+    }
+
+    /// A bridge between the two taps with `config` both ways.
+    pub(crate) fn bridge(&self, config: Config) -> Running<Cake<FrameBuf>> {
+        self.bridge_of(move || cake(config))
+    }
+
+    /// A bridge between the two taps with some discipline both ways.
+    pub(crate) fn bridge_of<D: Discipline<FrameBuf> + 'static>(
+        &self,
+        discipline: impl Fn() -> D + Send + 'static,
+    ) -> Running<D> {
+        let taps = self.taps();
         let (commands, mut inbox) = mpsc::channel(4);
-        let (report, number) = std_mpsc::channel();
         let work = move || {
-            report.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("somebody waits");
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
             runtime.expect("a runtime").block_on(async {
-                let [lan, wan] =
-                    [lan, wan].map(|tap| Box::new(TapPort::new(tap).expect("a tap at work")));
+                let [lan, wan] = taps.map(|tap| Box::new(TapPort::new(tap).expect("tap at work")));
                 let mut bridge = Bridge::new(lan, wan, discipline(), discipline());
                 let mut timer = Timer::new().expect("a timer");
                 run(&mut bridge, &mut timer, &mut inbox).await
             })
         };
         let thread = std::thread::Builder::new().name("bridge".into()).spawn(work);
-        let thread = thread.expect("a thread");
-        Running { commands, task: number.recv().expect("the thread starts"), thread }
+        Running { commands, thread: thread.expect("a thread") }
     }
 
-    /// Sends `bytes` from client to server; what arrived.
-    pub(crate) fn deliver(&self, bytes: Vec<u8>) -> Vec<u8> {
-        let (ready, listening) = std_mpsc::channel();
-        let sink = self.server.spawn("sink", move || {
-            let listener = TcpListener::bind((SERVER, 5001)).expect("the address is ours");
-            ready.send(()).expect("somebody waits");
-            let (mut stream, _) = listener.accept().expect("a connection");
-            let mut arrived = Vec::new();
-            stream.read_to_end(&mut arrived).expect("a whole stream");
-            arrived
-        });
-        listening.recv().expect("the sink listens");
-        self.client.run(move || {
-            let to = SocketAddr::from((SERVER, 5001));
-            let stream = TcpStream::connect_timeout(&to, Duration::from_secs(5));
-            stream.expect("a connection").write_all(&bytes).expect("the stream takes it");
-        });
-        sink.expect("a thread").join().expect("the sink finishes")
-    }
-
-    /// Sends from client to server on `streams` connections for `length`. Returns bytes received.
-    pub(crate) fn upload(&self, streams: u16, length: Duration) -> u64 {
-        let (ready, listening) = std_mpsc::channel();
-        let sink = self.server.spawn("sink", move || sink(streams, &ready)).expect("a thread");
-        listening.recv().expect("the sink listens");
-        let sources = (0..streams)
-            .map(|_| self.client.spawn("source", move || source(length)).expect("a thread"));
-        for source in sources.collect::<Vec<_>>() {
-            source.join().expect("the source finishes");
+    /// Starts `flows` TCP connections that carry as much as they can.
+    pub(crate) fn load(&self, flows: usize) -> Load {
+        let to = SocketAddr::from((Family::V4.server(), PORT));
+        let listener = self.server.run(move || TcpListener::bind(to)).expect("the address is ours");
+        let mut load = Load {
+            stop: Arc::default(),
+            received: Arc::default(),
+            threads: Vec::with_capacity(2 * flows),
+        };
+        for _ in 0..flows {
+            let source = self.client.run(move || TcpStream::connect_timeout(&to, PATIENCE));
+            let (sink, _) = listener.accept().expect("a connection");
+            load.carry(source.expect("a connection"), sink);
         }
-        sink.join().expect("the sink finishes")
+        load
     }
 }
 
-impl Running {
+/// An IPv6 address is not ours at once: the kernel sees to it when it has time.
+fn await_address(address: IpAddr) {
+    let end = Instant::now() + PATIENCE;
+    while UdpSocket::bind((address, 0)).is_err() {
+        assert!(Instant::now() < end, "{address} does not become ours");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(crate) fn cake(config: Config) -> Cake<FrameBuf> {
+    Cake::new(config, FrameLen(MTU_FRAME), Entropy::from_seed(1))
+}
+
+impl Load {
+    /// Bytes that arrived.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    /// Waits until so many bytes arrived.
+    pub(crate) fn wait_for(&self, bytes: u64) {
+        let end = Instant::now() + PATIENCE;
+        while self.received() < bytes {
+            assert!(Instant::now() < end, "{} of {bytes} bytes arrived", self.received());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn carry(&mut self, mut source: TcpStream, mut sink: TcpStream) {
+        source.set_write_timeout(Some(ATTENTION)).expect("more than nothing");
+        sink.set_read_timeout(Some(ATTENTION)).expect("more than nothing");
+        let stop = Arc::clone(&self.stop);
+        let chunk = vec![7; 256 * 1024];
+        self.spawn("source", move || {
+            while !stop.load(Ordering::Relaxed) && goes_on(source.write(&chunk)).is_some() {}
+        });
+        let (stop, received) = (Arc::clone(&self.stop), Arc::clone(&self.received));
+        let mut buffer = vec![0; 256 * 1024];
+        self.spawn("sink", move || {
+            while !stop.load(Ordering::Relaxed) {
+                let Some(len) = goes_on(sink.read(&mut buffer)) else { return };
+                received.fetch_add(u64::try_from(len).expect("lengths fit"), Ordering::Relaxed);
+            }
+        });
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(work);
+        self.threads.push(thread.expect("a thread"));
+    }
+}
+
+/// Bytes carried, none if it took too long; `None` if there is no connection any more.
+fn goes_on(outcome: io::Result<usize>) -> Option<usize> {
+    match outcome {
+        Ok(len) => Some(len),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(0),
+        Err(_) => None,
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A panic of one was printed already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<D: Discipline<FrameBuf> + 'static> Running<D> {
     pub(crate) fn snapshot(&self) -> Snapshot {
         let (reply, answer) = oneshot::channel();
         let asked = self.commands.blocking_send(Command::Snapshot(reply));
         assert!(asked.is_ok(), "the bridge listens");
         answer.blocking_recv().expect("the bridge answers")
+    }
+
+    /// Asks the bridge itself, between two turns.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Bridge<D>) -> T + Send + 'static,
+    ) -> T {
+        let (reply, answer) = std_mpsc::channel();
+        let action = move |bridge: &mut Bridge<D>| {
+            reply.send(question(bridge)).expect("somebody waits");
+        };
+        let asked = self.commands.blocking_send(Command::With(Box::new(action)));
+        assert!(asked.is_ok(), "the bridge listens");
+        answer.recv().expect("the bridge answers")
     }
 
     pub(crate) fn stop(self) -> Result<(), BridgeError> {
@@ -109,9 +246,9 @@ impl Running {
         self.thread.join().expect("the bridge does not panic")
     }
 
-    /// Waits until it stops by itself, for at most two seconds.
+    /// Waits until it stops by itself.
     pub(crate) fn outcome(self) -> Option<Result<(), BridgeError>> {
-        let end = Instant::now() + Duration::from_secs(2);
+        let end = Instant::now() + PATIENCE;
         while !self.thread.is_finished() {
             if Instant::now() > end {
                 return None;
@@ -119,51 +256,5 @@ impl Running {
             std::thread::sleep(Duration::from_millis(1));
         }
         Some(self.thread.join().expect("the bridge does not panic"))
-    }
-}
-
-fn open(namespace: &Namespace, name: &'static str, address: Ipv4Addr) -> Tap {
-    namespace.run(move || {
-        let tap = Tap::open(name, &TapOptions::default()).expect("a tap opens");
-        configure(name, address);
-        tap
-    })
-}
-
-/// Up, with an address, in the calling thread's namespace.
-pub(crate) fn configure(name: &str, address: Ipv4Addr) {
-    let addresses = vec![(IpAddr::V4(address), 24)];
-    let options = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
-    netlink::configure(name, &options).expect("the tap is set up");
-}
-
-fn sink(streams: u16, ready: &std_mpsc::Sender<()>) -> u64 {
-    let listener = TcpListener::bind((SERVER, 5001)).expect("the address is ours");
-    ready.send(()).expect("somebody waits");
-    let readers: Vec<_> = (0..streams)
-        .map(|_| {
-            let (mut stream, _) = listener.accept().expect("a connection");
-            std::thread::spawn(move || {
-                let mut buffer = vec![0; 256 * 1024];
-                let mut total = 0;
-                loop {
-                    match stream.read(&mut buffer).expect("a whole stream") {
-                        0 => return total,
-                        len => total += u64::try_from(len).expect("lengths fit"),
-                    }
-                }
-            })
-        })
-        .collect();
-    readers.into_iter().map(|reader| reader.join().expect("the reader finishes")).sum()
-}
-
-fn source(length: Duration) {
-    let to = SocketAddr::from((SERVER, 5001));
-    let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(5)).expect("a connection");
-    let chunk = vec![7; 256 * 1024];
-    let end = Instant::now() + length;
-    while Instant::now() < end {
-        stream.write_all(&chunk).expect("the stream takes it");
     }
 }

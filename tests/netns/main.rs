@@ -4,10 +4,11 @@
 //! `UCAKE_REQUIRE_NETNS=1` they fail instead.
 
 mod bridge;
-mod fifo;
+mod congestion;
+mod datagrams;
 mod lab;
-mod names;
-mod speed;
+mod neighbours;
+mod stream;
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -15,6 +16,7 @@ use std::os::fd::AsFd;
 use ucake::io::namespace::Namespace;
 use ucake::io::netlink::{self, LinkOptions, Route};
 use ucake::io::tap::{OpenError, Tap, TapOptions};
+use ucake::units::Rate;
 
 /// A namespace, or `None` after saying why there is none.
 fn require_netns() -> Option<Namespace> {
@@ -33,6 +35,10 @@ fn require_netns() -> Option<Namespace> {
     );
     eprintln!("SKIPPED, nothing was tested: {reason}");
     None
+}
+
+const fn mbit(megabits: u64) -> Rate {
+    Rate::from_bits(megabits * 1_000_000)
 }
 
 #[test]
@@ -98,13 +104,15 @@ fn a_device_of_another_kind_is_not_a_tap() {
 fn a_persistent_tap_is_attached_to_and_left_behind() {
     let Some(namespace) = require_netns() else { return };
     namespace.run(|| {
-        names::make_persistent_tap("keep0");
-        for _ in 0..2 {
-            let tap = Tap::open("keep0", &TapOptions::default()).expect("it is attached to");
-            assert_ne!(tap.offloads(), 0);
-        }
-        assert!(netlink::link("keep0").is_ok(), "it is still there");
-        netlink::delete("keep0").expect("it can be removed");
+        let open = || Tap::open("keep0", &TapOptions::default()).expect("a tap opens");
+        open().keep(true).expect("it stays");
+        let index = netlink::link("keep0").expect("it is still there").index;
+        let tap = open();
+        assert_eq!(netlink::link("keep0").expect("the same").index, index);
+        assert_ne!(tap.offloads(), 0);
+        tap.keep(false).expect("it goes");
+        drop(tap);
+        assert!(netlink::link("keep0").is_err(), "it went");
     });
 }
 
