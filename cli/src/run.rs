@@ -7,7 +7,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::info;
 use ucake::io::driver::{self, Bridge, Command, PortSnapshot};
-use ucake::io::netlink;
 use ucake::io::pool::FrameBuf;
 use ucake::io::port::{Counters, Port};
 use ucake::io::tap::{Tap, TapOptions, TapPort};
@@ -104,9 +103,7 @@ fn port(port: &PortSnapshot) -> String {
     let Counters { frames_in, bytes_in, frames_out, bytes_out, write_errors, truncated, .. } =
         &port.counters;
     let refused: u64 = port.counters.refused.iter().map(|(_, count)| count).sum();
-    // The device may have been moved or removed; then this number is not to be had.
-    let lost = netlink::link(&port.name)
-        .map_or_else(|_| "?".to_owned(), |link| link.stats.tx_dropped.to_string());
+    let lost = port.lost_before_reading.map_or_else(|| "?".to_owned(), |lost| lost.to_string());
     format!(
         "port {}: read {bytes_in} bytes {frames_in} frames (refused {}, lost before reading {lost}), \
          wrote {bytes_out} bytes {frames_out} frames (failed {})\n",

@@ -72,6 +72,10 @@ impl<P: Port> Port for Delayed<P> {
         self.inner.poll_readable(cx)
     }
 
+    fn lost_before_reading(&self) -> Option<u64> {
+        self.inner.lost_before_reading()
+    }
+
     fn next_due(&self) -> Option<Instant> {
         let front = self.held.front().map(|held| held.due_at);
         [front, self.inner.next_due()].into_iter().flatten().min()

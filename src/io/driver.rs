@@ -82,6 +82,8 @@ pub struct PortSnapshot {
     pub name: String,
     /// What went through.
     pub counters: Counters,
+    /// What its device lost before we read it ([`Port::lost_before_reading`]).
+    pub lost_before_reading: Option<u64>,
     /// Bytes queued to leave through it.
     pub backlog: FrameLen,
 }
@@ -180,6 +182,7 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
         let port = |path: &Path<D>| PortSnapshot {
             name: self.ports[path.egress].name().into(),
             counters: self.ports[path.egress].counters(),
+            lost_before_reading: self.ports[path.egress].lost_before_reading(),
             backlog: path.discipline.backlog(),
         };
         let [up, down] = &self.paths;

@@ -5,13 +5,14 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::packet_route::route::RouteMessage;
 use rtnetlink::packet_route::tc::TcAttribute;
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::task::JoinHandle;
 
 /// Why the kernel did not do as asked.
@@ -118,6 +119,14 @@ pub fn link(name: &str) -> Result<Link, NetlinkError> {
     on_a_thread(async |netlink| netlink.link(name).await)
 }
 
+/// What a device in another network namespace is like.
+///
+/// # Errors
+/// See [`NetlinkError`]; also if the namespace may not be entered.
+pub fn link_in(namespace: BorrowedFd<'_>, name: &str) -> Result<Link, NetlinkError> {
+    on_a_thread_in(Some(namespace), async |netlink| netlink.link(name).await)
+}
+
 /// Removes a device, as [`configure`] does.
 ///
 /// # Errors
@@ -131,7 +140,19 @@ pub fn delete(name: &str) -> Result<(), NetlinkError> {
 fn on_a_thread<T: Send>(
     ask: impl AsyncFnOnce(&Netlink) -> Result<T, NetlinkError> + Send,
 ) -> Result<T, NetlinkError> {
+    on_a_thread_in(None, ask)
+}
+
+/// The same, in another network namespace than the caller's.
+fn on_a_thread_in<T: Send>(
+    namespace: Option<BorrowedFd<'_>>,
+    ask: impl AsyncFnOnce(&Netlink) -> Result<T, NetlinkError> + Send,
+) -> Result<T, NetlinkError> {
     let work = || {
+        if let Some(namespace) = namespace {
+            move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))
+                .map_err(|errno| NetlinkError::Socket(errno.into()))?;
+        }
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .build()

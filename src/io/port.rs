@@ -53,6 +53,12 @@ pub trait Port {
         Ok(())
     }
 
+    /// Frames that the device itself had to drop because they were not read in time; `None` if that is not
+    /// to be had. Asks the system: not for every frame.
+    fn lost_before_reading(&self) -> Option<u64> {
+        None
+    }
+
     /// What went through, and what did not.
     fn counters(&self) -> Counters;
 }

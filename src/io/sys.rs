@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
 use rustix::ioctl::{Getter, IntegerSetter, Opcode, Setter, Updater, ioctl, opcode};
 use rustix::thread::UnshareFlags;
@@ -50,6 +50,7 @@ const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
 const TUNSETPERSIST: Opcode = opcode::write::<libc::c_int>(b'T', 203);
 const TUNGETFEATURES: Opcode = opcode::read::<libc::c_uint>(b'T', 207);
 const TUNSETOFFLOAD: Opcode = opcode::write::<libc::c_uint>(b'T', 208);
+const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<libc::c_int>(b'T', 216);
 
 /// Makes the open `/dev/net/tun` the device `name`, creating it if there is none. Returns the name
@@ -80,6 +81,19 @@ pub(super) fn tun_features(tun: impl AsFd) -> io::Result<u32> {
     // JUSTIFICATION: no crate we use wraps the tun ioctls.
     // SAFETY: the kernel writes one `unsigned int`.
     Ok(unsafe { ioctl(tun, Getter::<TUNGETFEATURES, libc::c_uint>::new()) }?)
+}
+
+/// The network namespace the device is in now, wherever it was opened.
+pub(super) fn tun_namespace(tun: impl AsFd) -> io::Result<OwnedFd> {
+    // JUSTIFICATION: no crate we use wraps the tun ioctls.
+    // SAFETY: the call takes no argument, and touches no memory of ours.
+    let fd = unsafe { libc::ioctl(tun.as_fd().as_raw_fd(), TUNGETDEVNETNS) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // JUSTIFICATION: the descriptor comes as a number. SAFETY: the kernel has just opened it for us, and
+    // nobody else knows of it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Sets the offloads of a tap. `EINVAL` for a combination this kernel does not know.

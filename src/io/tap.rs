@@ -322,6 +322,13 @@ impl Port for TapPort {
         Poll::Ready(readable.map_err(|error| port_error(&self.name, "watch", error)))
     }
 
+    fn lost_before_reading(&self) -> Option<u64> {
+        // The device may have been moved since it was opened.
+        let namespace = sys::tun_namespace(&self.fd).ok()?;
+        let link = netlink::link_in(namespace.as_fd(), &self.name).ok()?;
+        Some(link.stats.tx_dropped)
+    }
+
     fn counters(&self) -> Counters {
         self.counters.clone()
     }

@@ -4,6 +4,8 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use ucake::io::netlink::{self, LinkOptions};
+use ucake::io::port::Port;
+use ucake::io::tap::{Tap, TapOptions, TapPort};
 use ucake::qdisc::Config;
 
 use crate::lab::{Family, Lab, PATIENCE};
@@ -85,4 +87,29 @@ fn an_idle_bridge_sleeps() {
     let turns = bridge.snapshot().bridge.turns - before;
     bridge.stop().expect("a clean stop");
     assert!(turns < 30, "{turns} turns in less than half a second of nothing");
+}
+
+#[test]
+fn what_a_tap_loses_unread_is_known_wherever_the_device_is() {
+    let Some(namespace) = require_netns() else { return };
+    let tap = namespace.run(|| {
+        let tap = Tap::open("ucake0", &TapOptions { queue_len: Some(5), mtu: None });
+        let addresses = vec![(Family::V4.client(), 24)];
+        let options = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
+        netlink::configure("ucake0", &options).expect("the tap is set up");
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+        socket.set_broadcast(true).expect("an option");
+        for _ in 0..50 {
+            // The device takes what it has no room for too: it drops it.
+            socket.send_to(&[0; 100], "10.77.0.255:9").expect("it is sent");
+        }
+        tap.expect("a tap opens")
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    runtime.expect("a runtime").block_on(async {
+        // Asked from another namespace than the one the device is in.
+        let port = TapPort::new(tap).expect("a port");
+        let lost = port.lost_before_reading().expect("it is to be had");
+        assert!((45..60).contains(&lost), "{lost}");
+    });
 }

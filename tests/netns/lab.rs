@@ -2,7 +2,7 @@
 //! `tests/bench/link.rs` share it.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc as std_mpsc;
@@ -98,6 +98,7 @@ impl Lab {
                 let addresses = vec![(Family::V4.host(host), 24), (Family::V6.host(host), 64)];
                 let options = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
                 netlink::configure(name, &options).expect("the tap is set up");
+                await_address(Family::V6.host(host));
                 tap
             })
         })
@@ -143,6 +144,15 @@ impl Lab {
             load.carry(source.expect("a connection"), sink);
         }
         load
+    }
+}
+
+/// An IPv6 address is not ours at once: the kernel sees to it when it has time.
+fn await_address(address: IpAddr) {
+    let end = Instant::now() + PATIENCE;
+    while UdpSocket::bind((address, 0)).is_err() {
+        assert!(Instant::now() < end, "{address} does not become ours");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -10,6 +10,7 @@ use rustix::net::{
     socket_with,
 };
 use ucake::qdisc::Config;
+use ucake::time::Span;
 
 use crate::lab::{Family, Lab, PATIENCE};
 use crate::require_netns;
@@ -47,14 +48,17 @@ fn echoes_come_back_in_one_piece_and_in_fragments() {
     }
     for bandwidth in [None, Some(crate::mbit(20))] {
         let lab = Lab::new();
-        let bridge = lab.bridge(Config { bandwidth, ..Config::default() });
+        // A machine that lets the bridge wait for a tenth of a second must not lose a fragment to the AQM.
+        let (interval, target) = (Span::from_secs(100), Span::from_secs(10));
+        let bridge = lab.bridge(Config { bandwidth, interval, target, ..Config::default() });
         for family in [Family::V4, Family::V6] {
             for (sequence, len) in [(1, 0), (2, 56), (3, 1452), (4, 1453), (5, 5000)] {
                 lab.client.run(move || ping(family, sequence, len));
             }
         }
-        let dropped = bridge.ask(|bridge| bridge.up().stats().dropped);
-        assert_eq!(dropped, 0);
+        let dropped =
+            bridge.ask(|bridge| [bridge.up().stats().dropped, bridge.down().stats().dropped]);
+        assert_eq!(dropped, [0, 0]);
         bridge.stop().expect("a clean stop");
     }
 }

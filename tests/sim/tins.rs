@@ -91,43 +91,6 @@ fn column(cake: &mut Cake<SimFrame>, meta: &Meta) -> Option<usize> {
 }
 
 #[test]
-fn a_mark_is_shifted_by_the_zeros_below_its_mask() {
-    let config = Config { fwmark: 0xff00, diffserv: Diffserv::Diffserv4, ..Config::default() };
-    for (mark, expected) in [(0x0300, 2), (0x03ff, 2), (0x0003, 1), (0x0500, 1), (0x0_0400, 3)] {
-        let meta = Meta { mark, ..full(flow(1)) };
-        assert_eq!(column(&mut cake(config), &meta), Some(expected), "mark {mark:#x}");
-    }
-}
-
-#[test]
-fn a_mark_counts_columns_not_priorities() {
-    let config = Config { fwmark: 0xf, ..Config::default() };
-    for (mark, expected) in [(1, 0), (2, 1), (3, 2), (4, 1), (0, 1)] {
-        let meta = Meta { mark, ..full(flow(1)) };
-        assert_eq!(column(&mut cake(config), &meta), Some(expected), "mark {mark}");
-    }
-}
-
-#[test]
-fn a_priority_counts_only_with_the_major_number_of_this_instance() {
-    for (handle, expected) in [(0x8001, 2), (0x8002, 1), (0, 1)] {
-        let mut cake = cake(Config::default()).with_handle(handle);
-        let meta = Meta { priority: 0x8001_0003, ..full(flow(1)) };
-        assert_eq!(column(&mut cake, &meta), Some(expected), "handle {handle:x}:");
-    }
-}
-
-#[test]
-fn a_mark_goes_before_a_priority_and_besteffort_before_both() {
-    let meta = Meta { mark: 1, priority: 0x8001_0003, ..full(flow(1)) };
-    let config = Config { fwmark: 0xff, ..Config::default() };
-    assert_eq!(column(&mut cake(config).with_handle(0x8001), &meta), Some(0));
-    let config = Config { diffserv: Diffserv::Besteffort, ..config };
-    assert_eq!(column(&mut cake(config).with_handle(0x8001), &meta), Some(0));
-    assert_eq!(cake(config).stats().tins.len(), 1);
-}
-
-#[test]
 fn a_class_id_chooses_flow_and_host_and_no_tin() {
     let mut cake = cake(Config::default());
     for (number, class) in [(1, 0x0001_0007), (2, 0x0001_0007), (3, 0xffff_ffff), (3, 0)] {
@@ -187,4 +150,59 @@ fn without_a_rate_flows_and_tins_are_counted_all_the_same() {
     assert_eq!(cake.stats().tins[2].sparse_flows, 1);
     assert!(matches!(cake.dequeue(BEGIN), Dequeue::Send(_)));
     assert_eq!(cake.stats().tins[2].way_misses, 1);
+}
+
+/// The tin that took a frame with this mark and priority, in display order.
+fn tin_of(config: Config, mark: u32, priority: u32) -> Option<usize> {
+    let mut cake = cake(config).with_handle(0x8001);
+    let meta = Meta { mark, priority, ..full(flow(1).with_dscp(46)) };
+    cake.enqueue(SimFrame::new(&meta), &meta, BEGIN);
+    cake.stats().tins.iter().position(|tin| tin.packets == 1)
+}
+
+#[test]
+fn a_mark_chooses_the_tin_by_its_displayed_number() {
+    let config = |diffserv| Config { diffserv, fwmark: 0xff00, ..Config::default() };
+    assert_eq!(tin_of(config(Diffserv::Diffserv3), 0x0100, 0), Some(0), "1 is Bulk");
+    assert_eq!(tin_of(config(Diffserv::Diffserv3), 0x0200, 0), Some(1), "2 is Best Effort");
+    assert_eq!(tin_of(config(Diffserv::Diffserv8), 0x0301, 0), Some(2), "the mask counts");
+    assert_eq!(
+        tin_of(config(Diffserv::Diffserv3), 0x0400, 0),
+        Some(2),
+        "there is no tin 4: by DSCP"
+    );
+    assert_eq!(
+        tin_of(config(Diffserv::Diffserv3), 0x0001, 0),
+        Some(2),
+        "outside the mask: by DSCP"
+    );
+}
+
+#[test]
+fn a_priority_chooses_the_tin_if_it_names_this_instance_and_no_mark_does() {
+    let config = Config { fwmark: 0xff, ..Config::default() };
+    assert_eq!(tin_of(config, 0, 0x8001_0001), Some(0));
+    assert_eq!(tin_of(config, 0, 0x8002_0001), Some(2), "another's handle: by DSCP");
+    assert_eq!(tin_of(config, 0, 0x8001_0004), Some(2), "there is no tin 4: by DSCP");
+    assert_eq!(tin_of(config, 2, 0x8001_0001), Some(1), "a mark comes first");
+}
+
+#[test]
+fn an_undivided_superpacket_is_one_sample_of_the_header_offset() {
+    use ucake::qdisc::SplitGso;
+    let offset_after_one = |split_gso| {
+        let mut cake = cake(Config { split_gso, ..Config::default() });
+        let meta = flow(1).superpacket(40, 1448);
+        cake.enqueue(SimFrame::new(&meta), &meta, BEGIN);
+        cake.stats().average_network_offset
+    };
+    assert_eq!(offset_after_one(SplitGso::Whole), 0, "14/256");
+    assert_eq!(offset_after_one(SplitGso::Split), 2, "40 steps of 14/256");
+}
+
+#[test]
+fn in_besteffort_neither_mark_nor_priority_counts() {
+    let config = Config { fwmark: 0xff, diffserv: Diffserv::Besteffort, ..Config::default() };
+    assert_eq!(tin_of(config, 1, 0x8001_0001), Some(0));
+    assert_eq!(tin_of(config, 2, 0x8001_0002), Some(0));
 }
