@@ -426,7 +426,9 @@ mod tests {
         let calm_from = |t| {
             let mut queue = Cobalt::default();
             offer(&mut queue, 0, 0, false);
-            (1..=180).for_each(|t| drop(offer(&mut queue, t, 20, false)));
+            for t in 1..=180 {
+                offer(&mut queue, t, 20, false);
+            }
             assert_eq!(queue.count, 5);
             offer(&mut queue, t, 0, false);
             queue
