@@ -23,7 +23,7 @@
 //!
 //! Calling too early or too often is harmless. `now` must not run backwards; if it does, it is held and
 //! counted. The work of one call is bounded, nothing is allocated per packet once warm, and a change of
-//! configuration loses no packet of a tin that is still in use.
+//! configuration loses no packet.
 //!
 //! ```
 //! use ucake::packet::Meta;

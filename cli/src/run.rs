@@ -43,9 +43,10 @@ fn open(name: &PortName) -> anyhow::Result<Tap> {
 async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<Tap>; 2]) -> anyhow::Result<()> {
     let lan: Box<dyn Port> = Box::new(TapPort::new(lan?)?);
     let wan: Box<dyn Port> = Box::new(TapPort::new(wan?)?);
-    let [up, down] = [&args.up, &args.down].map(|words| {
+    let directions = [(&args.up, FIRST_HANDLE), (&args.down, FIRST_HANDLE + 1)];
+    let [up, down] = directions.map(|(words, handle)| {
         let config = Config::default().changed_by(&words.change);
-        Cake::new(config, MTU_FRAME, crate::secret())
+        Cake::new(config, MTU_FRAME, crate::secret()).with_handle(handle)
     });
     let mut bridge = Bridge::new(lan, wan, up, down);
     let mut timer = Timer::new().context("cannot make a timer")?;

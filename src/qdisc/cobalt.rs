@@ -421,6 +421,42 @@ mod tests {
     }
 
     #[test]
+    fn whether_a_signal_is_due_is_judged_by_the_schedule_before_this_packet() {
+        // Signals up to a count of 4, then calm: the drop state is left, the count is kept.
+        let calm_from = |t| {
+            let mut queue = Cobalt::default();
+            offer(&mut queue, 0, 0, false);
+            for t in 1..=180 {
+                offer(&mut queue, t, 20, false);
+            }
+            assert_eq!(queue.count, 5);
+            offer(&mut queue, t, 0, false);
+            queue
+        };
+        // The next one would have been due at 225 ms. Back over target before that, it comes one step of
+        // the count later; the step is taken from now.
+        let mut early = calm_from(181);
+        let signals: Vec<i64> =
+            (190..300).filter(|&t| offer(&mut early, t, 20, false).is_some()).collect();
+        assert_eq!(signals[0], 190 + 45);
+        // Back after it has passed, the first packet is signalled, and the next signal is two steps off.
+        let mut late = calm_from(181);
+        let signals: Vec<i64> =
+            (226..400).filter(|&t| offer(&mut late, t, 20, false).is_some()).collect();
+        assert_eq!(signals[..2], [226, 226 + 45 + 41]);
+    }
+
+    #[test]
+    fn delay_does_not_move_blue() {
+        let mut queue = Cobalt::default();
+        for t in 0..5_000 {
+            offer(&mut queue, t, 1_000, false);
+        }
+        assert!(queue.count > 100);
+        assert_eq!(queue.drop_probability, 0);
+    }
+
+    #[test]
     fn count_saturates() {
         let mut queue = Cobalt { count: u32::MAX, inverse_sqrt: 1 << 16, ..Cobalt::default() };
         queue.dropping = true;
@@ -470,5 +506,73 @@ mod tests {
             offer(&mut queue, 3_600_000, 0, false);
         }
         assert_eq!(queue.count, 0);
+    }
+
+    /// What happens to a queue in a trace.
+    enum Event {
+        /// A packet that has waited so many milliseconds is about to leave; whether it is ECN-capable.
+        Leaves(i64, bool),
+        Full,
+        Empty,
+    }
+
+    /// Times in ms and what happens then: the story of a queue.
+    fn story() -> Vec<(i64, Event)> {
+        let standing = |from: i64, to: i64, step: usize, waited, ect| {
+            (from..to).step_by(step).map(move |t| (t, Event::Leaves(waited, ect)))
+        };
+        let mut story = Vec::new();
+        story.extend(standing(0, 10, 1, 1, false));
+        story.extend(standing(10, 500, 1, 20, false)); // the queue stands
+        story.extend(standing(500, 640, 1, 1, false)); // calm, not for long enough to forget
+        story.extend(standing(640, 800, 1, 20, true)); // it stands again, with senders that take marks
+        story.extend((800..830).step_by(4).map(|t| (t, Event::Full))); // memory runs out
+        story.extend((830..900).step_by(10).map(|t| (t, Event::Empty)));
+        story.extend(standing(900, 2100, 60, 20, false)); // few packets, each of them late
+        story.extend(standing(2100, 2160, 1, 20, false)); // then many
+        story.extend(standing(2160, 4000, 5, 1, false)); // calm for long
+        story
+    }
+
+    #[test]
+    fn the_trace_of_a_queues_story_is_the_one_that_is_kept() {
+        use std::fmt::Write as _;
+        let mut queue = Cobalt::default();
+        let mut trace = "   ms  what    signal  count  next in us  blue\n".to_owned();
+        let mut last = queue;
+        for (t, event) in story() {
+            let (what, signal) = match event {
+                Event::Leaves(waited, ect) => {
+                    let verdict = offer(&mut queue, t, waited, ect).unwrap_or_default();
+                    let marked = if verdict.marked { "mark" } else { "-" };
+                    ("leaves", if verdict.drop { "drop" } else { marked })
+                }
+                Event::Full => {
+                    queue.queue_full(&params(), ms(t));
+                    ("full", "-")
+                }
+                Event::Empty => {
+                    queue.queue_empty(&params(), ms(t));
+                    ("empty", "-")
+                }
+            };
+            let changed = |of: fn(&Cobalt) -> u32| of(&queue) != of(&last);
+            if signal != "-" || changed(Cobalt::count) || changed(Cobalt::drop_probability) {
+                let next = (queue.drop_next - ms(t)).micros();
+                let blue = queue.drop_probability;
+                let _ = writeln!(
+                    trace,
+                    "{t:>5}  {what:<7} {signal:<6}  {:>5}  {next:>10}  {blue}",
+                    queue.count
+                );
+            }
+            last = queue;
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sim/golden/cobalt.txt");
+        if std::env::var_os("UCAKE_BLESS").is_some() {
+            std::fs::write(path, &trace).expect("the golden directory can be written");
+        }
+        let kept = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(kept == trace, "the trace changed\nkept:\n{kept}\ngot:\n{trace}");
     }
 }

@@ -252,7 +252,8 @@ impl<F: Frame> Cake<F> {
     }
 
     /// Changes what `change` mentions and leaves the rest, as `tc qdisc change` does (spec §2.7): queued
-    /// packets, flows, AQM state, clocks and counters stay.
+    /// packets, flows, AQM state, clocks and counters stay. Packets of tins that are given up move to Best
+    /// Effort.
     pub fn change(&mut self, change: &Change) {
         self.configure(self.config.changed_by(change));
         if change.resets_size_statistics() {

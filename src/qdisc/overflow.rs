@@ -166,4 +166,27 @@ mod tests {
         }
         assert_eq!(overflow.fresh, 0);
     }
+
+    proptest::proptest! {
+        #[test]
+        fn the_fattest_queue_is_on_top_after_every_change(
+            changes in proptest::collection::vec((0..8_u8, 0..40_u16, 0..5000_u32), 1..200),
+        ) {
+            let mut backlogs = vec![0_u32; usize::from(QUEUES)];
+            let mut overflow = Overflow::new();
+            overflow.fattest(|queue| backlogs[queue.index()]);
+            for (tin, slot, backlog) in changes {
+                let queue = QueueId { tin, slot };
+                let before = std::mem::replace(&mut backlogs[queue.index()], backlog);
+                if backlog > before {
+                    overflow.grew(queue, |queue| backlogs[queue.index()]);
+                } else {
+                    overflow.shrank(queue, |queue| backlogs[queue.index()]);
+                }
+                let top = overflow.fattest(|queue| backlogs[queue.index()]);
+                let most = backlogs.iter().max().copied();
+                proptest::prop_assert_eq!(Some(backlogs[top.index()]), most);
+            }
+        }
+    }
 }

@@ -696,4 +696,111 @@ mod tests {
         assert_eq!(delays.base, 39_062 - (39_062 >> 2));
         assert_eq!(delays.peak, 2_500_000 - (2_500_000 >> 8));
     }
+
+    /// Tins that are shaped to 1 MB/s each, with a sparse flow and a clock so many microseconds ahead.
+    fn tins_ahead(ahead: &[i64], now: Instant) -> Vec<Tin> {
+        let tin = |&micros| {
+            let mut tin = Tin::new();
+            tin.clock.wake(now + Span::from_micros(micros));
+            tin.sets.change(0, Set::Sparse);
+            tin
+        };
+        ahead.iter().map(tin).collect()
+    }
+
+    #[test]
+    fn the_highest_tin_on_schedule_goes_else_the_one_that_is_due_first() {
+        let now = Instant::from_nanos(1_000_000_000);
+        let chosen = |ahead: &[i64]| choose_shaped(&tins_ahead(ahead, now), now);
+        assert_eq!(chosen(&[-50, -10, 30]), Some(1), "behind by more is no merit");
+        assert_eq!(chosen(&[20, 10, 30]), Some(1));
+        assert_eq!(chosen(&[-5, 10, 30]), Some(0), "a low tin on schedule, higher ones ahead");
+    }
+
+    #[test]
+    fn of_equal_clocks_the_higher_tin_goes() {
+        let now = Instant::from_nanos(1_000_000_000);
+        let chosen = |ahead: &[i64]| choose_shaped(&tins_ahead(ahead, now), now);
+        assert_eq!(chosen(&[10, 10, 10]), Some(2));
+        assert_eq!(chosen(&[-10, -10, 0]), Some(2));
+    }
+
+    #[test]
+    fn decaying_flows_do_not_make_a_tin_eligible() {
+        let now = Instant::from_nanos(1_000_000_000);
+        let mut tins = tins_ahead(&[0, 0], now);
+        tins[1].sets.change(0, Set::Decaying);
+        assert_eq!(choose_shaped(&tins, now), Some(0));
+        assert_eq!(choose_unlimited(&mut tins, 1), Some(0));
+        tins[0].sets.change(0, Set::Decaying);
+        assert_eq!(choose_shaped(&tins, now), None);
+        assert_eq!(choose_unlimited(&mut tins, 0), None);
+    }
+
+    /// A flow with `hash` of source `host` sends and becomes bulk.
+    fn bulk(tin: &mut Tin, hash: u32, host: u32) -> u16 {
+        let slot = arrive(tin, hash, host);
+        tin.sets.append(slot, List::Old);
+        tin.set_state(slot, Set::Bulk);
+        slot
+    }
+
+    fn arrive(tin: &mut Tin, hash: u32, host: u32) -> u16 {
+        tin.settle(|| hash, || Some(HostHashes { source: host, destination: 9 }))
+    }
+
+    #[test]
+    fn a_collision_moves_the_queues_account_to_the_newcomers_hosts() {
+        let mut tin = Tin::new();
+        let slots: Vec<u16> = (0..8).map(|i| bulk(&mut tin, 16 + i * 1024, 100)).collect();
+        assert_eq!(tin.host_loads(slots[0]), (8, 8));
+        let shared = arrive(&mut tin, 16 + 8 * 1024, 200);
+        assert_eq!(shared, slots[0]);
+        assert_eq!(tin.host_loads(shared), (1, 8), "another source, the same destination");
+        assert_eq!(tin.host_loads(slots[1]), (7, 8));
+    }
+
+    #[test]
+    fn a_flow_that_resumes_gets_its_hosts_again() {
+        let mut tin = Tin::new();
+        let slot = arrive(&mut tin, 5, 100);
+        let entry = tin.flow(slot).source_host;
+        // Nobody counts on the entry, so that another host may take it over.
+        let other = bulk(&mut tin, 6, 100 + 1024);
+        assert_eq!(tin.flow(other).source_host, entry);
+        assert_eq!(arrive(&mut tin, 5, 100), slot, "the same queue, its tag still there");
+        assert_ne!(tin.flow(slot).source_host, entry, "and its host is not the other one");
+    }
+
+    #[test]
+    fn a_flow_that_spent_its_quantum_on_its_last_packet_waits_before_it_decays() {
+        let mut tin = Tin::new();
+        tin.flow_quantum = 1514;
+        let slot = arrive(&mut tin, 5, 100);
+        tin.activate(slot, u16::MAX);
+        tin.spend(slot, WireLen(1514));
+        assert!(!tin.may_send(slot, || u16::MAX));
+        assert_eq!(tin.set(slot), Set::SparseWait);
+        assert_eq!((tin.sets.sparse(), tin.sets.turning()), (1, Some(slot)), "among the old flows");
+        tin.activate(slot, 0);
+        assert_eq!(tin.set(slot), Set::Bulk, "more came at once: it is no sparse flow");
+    }
+
+    #[test]
+    fn a_queue_found_empty_decays_until_its_aqm_is_at_rest() {
+        let mut tin = Tin::new();
+        tin.params = cobalt_params(&Config::default(), None, FrameLen(1514));
+        let now = Instant::from_nanos(1_000_000_000);
+        let slot = bulk(&mut tin, 5, 100);
+        let params = tin.params();
+        let cobalt = &mut tin.flows[slot].cobalt;
+        cobalt.should_drop(&params, now, 0, || false, || 0, now);
+        tin.found_empty(slot, now);
+        assert_eq!(tin.set(slot), Set::Decaying);
+        assert_eq!(tin.host_loads(slot), (0, 0), "no load on its host any more");
+        tin.found_empty(slot, now + Span::from_millis(99));
+        assert_eq!(tin.set(slot), Set::Decaying);
+        tin.found_empty(slot, now + Span::from_millis(100));
+        assert_eq!(tin.set(slot), Set::None);
+    }
 }

@@ -127,3 +127,38 @@ fn drop_tail_cuts_a_train_where_it_is_full() {
     }
     assert_eq!(left, (0..10).map(|segment| (segment, 1066)).collect::<Vec<_>>());
 }
+
+#[test]
+fn the_sojourn_floor_scales_with_bulk_flows_in_ingress_mode_only() {
+    // A hundred packets of 8 ms stand in fifty queues: each waits 0.8 s, below twice fifty full packets.
+    let drops = |ingress: bool| {
+        let mut world = World::new(cake(Config { ingress, ..mbit(1) }));
+        for number in 0..50 {
+            world.add("bulk", Backlogged::new(flow(number).with_len(FrameLen(1000)), 2));
+        }
+        world.run(Span::from_secs(20)).1.stats().dropped
+    };
+    let (egress, ingress) = (drops(false), drops(true));
+    assert!(egress > 40, "{egress}");
+    assert!(ingress * 5 < egress, "{ingress} in ingress mode, {egress} in egress mode");
+}
+
+#[test]
+fn an_empty_queue_is_remembered_until_its_aqm_has_come_to_rest() {
+    let mut cake = cake(Config::default());
+    let mut now = BEGIN;
+    let send = |cake: &mut Cake<SimFrame>, number, now| {
+        let meta = full(flow(number));
+        cake.enqueue(SimFrame::new(&meta), &meta, now);
+        while let Dequeue::Send(_) = cake.dequeue(now) {}
+        let tin = cake.stats().tins[1];
+        tin.sparse_flows + tin.bulk_flows
+    };
+    assert_eq!(send(&mut cake, 1, now), 1);
+    now += Span::from_millis(50);
+    assert_eq!(send(&mut cake, 2, now), 2, "the first one is still decaying");
+    now += Span::from_millis(99);
+    // Flow 1 has rested for an interval and is forgotten; flow 2 lacks a millisecond.
+    send(&mut cake, 3, now);
+    assert_eq!(send(&mut cake, 3, now), 2);
+}

@@ -1,8 +1,9 @@
 //! Flows and hosts get what is theirs.
 
 use super::*;
-use ucake::qdisc::Isolation;
-use ucake::sim::{Constant, flow};
+use ucake::packet::Overrides;
+use ucake::qdisc::{Discipline, Isolation};
+use ucake::sim::{BEGIN, Constant, flow};
 
 /// One flow of host 1 against eight of host 2, each to a server of its own.
 fn one_against_eight(isolation: Isolation) -> f64 {
@@ -106,4 +107,83 @@ fn flowblind_has_one_queue_for_all() {
     let tin = &stats.tins[1];
     assert_eq!((tin.way_misses, tin.way_collisions), (0, 0));
     assert_eq!(tin.sparse_flows + tin.bulk_flows, 1);
+}
+
+/// Queues that these packets come to stand in.
+fn queues(config: Config, metas: &[Meta]) -> usize {
+    let mut cake = cake(config);
+    for meta in metas {
+        cake.enqueue(SimFrame::new(meta), meta, BEGIN);
+    }
+    cake.queue_stats(BEGIN).len()
+}
+
+#[test]
+fn two_flows_of_one_host_share_a_queue_where_only_hosts_are_told_apart() {
+    use Isolation::{Dsthost, Flows, Hosts, Srchost};
+    let metas = [full(flow(1).between(1, 100)), full(flow(2).between(1, 101))];
+    for (isolation, expected) in [(Srchost, 1), (Dsthost, 2), (Hosts, 2), (Flows, 2)] {
+        let config = Config { isolation, ..Config::default() };
+        assert_eq!(queues(config, &metas), expected, "{}", isolation.name());
+    }
+}
+
+#[test]
+fn the_source_is_the_source_whichever_address_is_lower() {
+    let mut metas = vec![full(flow(0).between(100, 5))];
+    metas.extend((1..5).map(|i| full(flow(i).between(200, u32::from(i)))));
+    let config = Config { isolation: Isolation::DualSrchost, ..mbit(50) };
+    let (report, _) = share(config, &metas, Span::from_secs(20));
+    assert_near(shares(&report)[0], 50.0, 0.5, "the host with one flow");
+}
+
+#[test]
+fn sparse_flows_are_no_load_on_their_host() {
+    let config = without_aqm(Config { isolation: Isolation::DualSrchost, ..mbit(50) });
+    let mut world = World::new(cake(config));
+    world.add("beside sparse", Backlogged::new(full(flow(0).between(1, 100)), 4));
+    world.add("alone", Backlogged::new(full(flow(1).between(2, 100)), 4));
+    for number in 2..52 {
+        let meta = flow(number).between(1, 100);
+        world.add("sparse", Constant::new(meta, FrameLen(100), Span::from_millis(200)));
+    }
+    let (report, _) = world.run(Span::from_secs(20));
+    let ratio = report.sources[0].bits_per_second(report.span)
+        / report.sources[1].bits_per_second(report.span);
+    assert_near(ratio, 1.0, 0.01, "bulk flow against bulk flow");
+}
+
+#[test]
+fn a_thousand_flows_of_one_host_all_get_through_on_shares_below_a_byte() {
+    let metas: Vec<Meta> = (0..1000)
+        .map(|i| flow(i).between(1, 1000 + u32::from(i)).with_len(FrameLen(300)))
+        .collect();
+    let (report, stats) = share(mbit(10), &metas, Span::from_secs(20));
+    assert!(stats.tins[1].bulk_flows > 800, "{}", stats.tins[1].bulk_flows);
+    // Some hundred of them have to share a queue.
+    assert!(report.sources.iter().all(|source| source.delivered > 10), "nobody starves");
+}
+
+#[test]
+fn flowblind_with_nat_has_one_queue_too_but_heeds_what_it_is_told() {
+    let told = |class| Meta { overrides: Overrides::from_class(class), ..full(flow(1)) };
+    let metas = [full(flow(1)), full(flow(2)), told(7)];
+    for (nat, expected) in [(false, 1), (true, 2)] {
+        let config = Config { isolation: Isolation::Flowblind, nat, ..Config::default() };
+        assert_eq!(queues(config, &metas[..2]), 1, "nat {nat}");
+        assert_eq!(queues(config, &metas), expected, "nat {nat}");
+    }
+}
+
+#[test]
+fn a_host_that_is_told_counts_as_one_host() {
+    // Nine flows of as many hosts; eight of them are said to be one.
+    let mut metas = vec![full(flow(0).between(1, 100))];
+    metas.extend((1..9).map(|i| Meta {
+        overrides: Overrides::from_class(0x0003_0000),
+        ..full(flow(i).between(10 + u32::from(i), 100 + u32::from(i)))
+    }));
+    let config = Config { isolation: Isolation::DualSrchost, ..mbit(50) };
+    let (report, _) = share(config, &metas, Span::from_secs(20));
+    assert_near(shares(&report)[0], 50.0, 0.5, "the flow of a host of its own");
 }

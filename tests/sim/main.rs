@@ -5,6 +5,7 @@
 
 mod acks;
 mod behaviour;
+mod documents;
 mod fairness;
 mod golden;
 mod rate;

@@ -620,6 +620,7 @@ mod tests {
             ("bandwidth 7bit", "Illegal \"bandwidth\""),
             ("bandwidth 5 mbit", "What is \"mbit\"?"),
             ("rtt 5x", "Illegal \"rtt\""),
+            ("overhead -65", "Illegal \"overhead\", valid range is -64 to 256"),
             ("overhead 257", "Illegal \"overhead\", valid range is -64 to 256"),
             ("overhead 10x", "Illegal \"overhead\", valid range is -64 to 256"),
             ("mpu -1", "Illegal \"mpu\", valid range is 0 to 256"),
