@@ -429,7 +429,7 @@ fn more_segments_than_32_bits_can_count_are_queued_and_leave() {
         FrameLen(1514),
         Entropy::from_seed(7),
     );
-    let meta = crate::sim::flow(1).superpacket(u16::MAX, 0);
+    let meta = flow(1).superpacket(u16::MAX, 0);
     for _ in 0..=65_537 {
         let meta = Meta { truesize: MemSize(0), ..meta };
         cake.enqueue(SimFrame::new(&meta), &meta, BEGIN);

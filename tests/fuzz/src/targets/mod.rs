@@ -18,9 +18,12 @@ pub use ops::ops;
 pub use split::split;
 pub use words::words;
 
+/// What holds for any bytes, or panics.
+pub type Target = fn(&[u8]);
+
 /// Every target by its name, which is that of its corpus too.
 #[allow(dead_code, reason = "the fuzzer calls them one by one")]
-pub const ALL: [(&str, fn(&[u8])); 5] = [
+pub const ALL: [(&str, Target); 5] = [
     ("ack_filter", ack_filter),
     ("dissect", dissect),
     ("ops", ops),
