@@ -366,6 +366,98 @@ proptest! {
     }
 }
 
+/// What a caller of the library may say of a frame, sensible or not.
+fn any_meta() -> impl Strategy<Value = Meta> {
+    let odd16 = || prop_oneof![Just(0_u16), Just(1), Just(u16::MAX), any::<u16>()];
+    let odd32 = || prop_oneof![3 => 0..2000_u32, 1 => Just(u32::MAX), 1 => any::<u32>()];
+    let truesize = prop_oneof![Just(0), 0..4000_u64, Just(u64::MAX)];
+    (odd16(), odd16(), odd16(), odd16(), odd32(), truesize, 0..3_u16).prop_map(
+        |(count, mss, header_len, network_offset, len, truesize, number)| Meta {
+            len: FrameLen(len),
+            network_offset,
+            segments: crate::packet::Segments { count, mss, header_len },
+            truesize: MemSize(truesize),
+            ..flow(number)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_that_is_said_of_a_frame_stops_an_instance(
+        metas in proptest::collection::vec(any_meta(), 1..8),
+        split in any::<bool>(),
+        limit in prop_oneof![Just(1), Just(100_000), Just(u64::MAX)],
+        bits in prop_oneof![Just(0), Just(8_u64), Just(u64::MAX)],
+        nanos in prop_oneof![Just(i64::MIN), Just(0), Just(i64::MAX - 5), Just(i64::MAX)],
+    ) {
+        let config = Config {
+            bandwidth: Some(Rate::from_bits(bits)),
+            memory_limit: Some(MemSize(limit)),
+            split_gso: if split { SplitGso::Split } else { SplitGso::Whole },
+            ..Config::default()
+        };
+        let mut cake = Cake::new(config, FrameLen(1514), Entropy::from_seed(7));
+        let now = Instant::from_nanos(nanos);
+        let (mut taken, mut left) = (0, 0);
+        for meta in &metas {
+            taken += if split { u64::from(meta.segments.count.max(1)) } else { 1 };
+            cake.enqueue(SimFrame::new(meta), meta, now);
+            prop_assert!(cake.memory <= cake.memory_limit || cake.queued == 0);
+            for _ in 0..2 {
+                left += u64::from(matches!(cake.dequeue(now), Dequeue::Send(_)));
+            }
+            let _ = (meta.segment_len(u16::MAX), cake.stats(), cake.queue_stats(now));
+            prop_assert_eq!(taken, left + cake.counters.dropped + cake.queued);
+        }
+        // Everything goes as soon as there is no room any more.
+        cake.change(&Change { memory_limit: Some(Some(MemSize(1))), ..Change::default() });
+        cake.enqueue(SimFrame::new(&flow(1)), &flow(1), now);
+        prop_assert_eq!((cake.queued, cake.memory, cake.backlog), (0, MemSize::ZERO, FrameLen::ZERO));
+    }
+}
+
+#[test]
+fn frames_without_length_are_found_when_memory_runs_out() {
+    let memory_limit = Some(MemSize(1000));
+    let mut books = Books::new(Config { memory_limit, ..Config::default() });
+    for number in 0..20 {
+        books.enqueue(0, &flow(number).with_len(FrameLen(0)));
+    }
+    books.close();
+}
+
+#[test]
+fn a_frame_that_says_it_holds_no_memory_is_charged_some() {
+    let memory_limit = Some(MemSize(10_000));
+    let mut books = Books::new(Config { memory_limit, ..Config::default() });
+    for _ in 0..100 {
+        books.enqueue(0, &Meta { len: FrameLen(60), ..flow(1) });
+    }
+    assert_eq!(books.cake.queued, 10_000 / flow::LEAST_TRUESIZE.0);
+}
+
+#[test]
+fn more_segments_than_32_bits_can_count_are_queued_and_leave() {
+    let memory_limit = Some(MemSize(64 << 20));
+    let mut cake = Cake::new(
+        Config { memory_limit, ..Config::default() },
+        FrameLen(1514),
+        Entropy::from_seed(7),
+    );
+    let meta = flow(1).superpacket(u16::MAX, 0);
+    for _ in 0..=65_537 {
+        let meta = Meta { truesize: MemSize(0), ..meta };
+        cake.enqueue(SimFrame::new(&meta), &meta, BEGIN);
+    }
+    assert_eq!(cake.queued, 65_538 * 65_535);
+    assert_eq!(cake.stats().queued_packets, u32::MAX);
+    assert_eq!(cake.queue_stats(BEGIN)[0].packets, u32::MAX);
+    assert!(matches!(cake.dequeue(BEGIN), Dequeue::Send(_)));
+}
+
 #[test]
 fn a_limit_of_one_byte_drops_everything_and_ends() {
     let memory_limit = Some(MemSize(1));

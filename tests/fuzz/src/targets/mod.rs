@@ -18,7 +18,7 @@ pub use ops::ops;
 pub use split::split;
 pub use words::words;
 
-/// What the fuzzer calls with its input.
+/// What holds for any bytes, or panics.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is that of its corpus too.

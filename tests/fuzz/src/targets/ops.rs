@@ -101,7 +101,7 @@ impl Books {
             130..150 => self.train(bytes),
             150..155 => self.anything(bytes),
             155..200 => self.dequeue(bytes.u8()),
-            200..225 => self.now += Span::from_nanos(i64::from(bytes.u32().cast_signed())),
+            200..225 => self.now += Span::from_nanos(bytes.u32().cast_signed().into()),
             225..230 => self.now = Instant::from_nanos(bytes.u64().cast_signed()),
             230..233 => self.now = bytes.one_of(&[Instant::MAX, Instant::from_nanos(i64::MIN)]),
             _ => self.change(&change(bytes)),
