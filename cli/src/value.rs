@@ -76,7 +76,9 @@ pub fn parse_size(word: &str) -> Option<MemSize> {
         "gbit" => KILO * KILO * KILO / 8.0,
         _ => return None,
     };
-    truncate(number * bytes, u32::MAX.into()).map(MemSize)
+    // The largest sizes are shown as `4Gb`, which is one too many; what is shown can be typed.
+    let bytes = truncate(number * bytes, 1 << 32)?;
+    Some(MemSize(bytes.min(u32::MAX.into())))
 }
 
 /// Reads a decimal integer, sign allowed, nothing behind it (C's `strtol` with base 10).
@@ -385,7 +387,8 @@ mod tests {
         for (word, expected) in table {
             assert_eq!(parse_size(word), Some(MemSize(expected)), "{word}");
         }
-        for word in ["", "x", "-1", "4gb", "5g", "4294967296", "5tb", "nan", "1kib"] {
+        assert_eq!(parse_size("4gb"), Some(MemSize(u32::MAX.into())), "what is shown can be typed");
+        for word in ["", "x", "-1", "4.1gb", "5g", "4294967297", "5tb", "nan", "1kib"] {
             assert_eq!(parse_size(word), None, "{word}");
         }
     }

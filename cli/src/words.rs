@@ -9,7 +9,8 @@
 //! ([`ucake::qdisc::Config::changed_by`]).
 //!
 //! Deliberate differences from `tc`: a `bandwidth` that comes to nothing is refused instead of
-//! meaning unlimited; `bandwidth unlimited` is taken, since that is what `show` prints; `mpu 0`,
+//! meaning unlimited; `bandwidth unlimited` is taken, since that is what `show` prints, and so is `memlimit 4gb`, as
+//! the largest limits are shown; `mpu 0`,
 //! `memlimit 0` and `fwmark 0` reset; an overhead that presets carry out of range is refused, and so is
 //! a time of more than 32 bits of microseconds, which `tc` wraps around.
 
