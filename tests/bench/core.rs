@@ -25,7 +25,10 @@ fn metas(flows: u16, len: u32) -> Vec<Meta> {
 
 /// Queues a thousand packets, then takes them out; the cost is that of one of them.
 fn round(bencher: Bencher<'_, '_>, config: Config, flows: u16, len: u32) {
-    let metas = metas(flows, len);
+    rounds(bencher, config, metas(flows, len));
+}
+
+fn rounds(bencher: Bencher<'_, '_>, config: Config, metas: Vec<Meta>) {
     let mut cake = Cake::new(config, FrameLen(1514), Entropy::from_seed(1));
     let mut now = Instant::from_nanos(1_000_000_000);
     bencher.counter(ItemsCount::new(PACKETS)).bench_local(move || {
@@ -48,6 +51,17 @@ fn round(bencher: Bencher<'_, '_>, config: Config, flows: u16, len: u32) {
 #[divan::bench(args = [1, 32, 1024])]
 fn unlimited(bencher: Bencher<'_, '_>, flows: u16) {
     round(bencher, Config::default(), flows, 1514);
+}
+
+/// Each flow between hosts of its own: nobody shares a host's quantum.
+#[divan::bench(args = [1, 32, 1024])]
+fn each_flow_its_own_hosts(bencher: Bencher<'_, '_>, flows: u16) {
+    let metas: Vec<Meta> = (0..PACKETS)
+        .map(|i| u16::try_from(i).unwrap_or(0) % flows)
+        .map(|number| flow(number).between(1000 + u32::from(number), 9000 + u32::from(number)))
+        .map(|meta| meta.with_len(FrameLen(1514)))
+        .collect();
+    rounds(bencher, Config::default(), metas);
 }
 
 #[divan::bench(args = [1, 32, 1024])]
