@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use futures_util::TryStreamExt;
-use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
-use rtnetlink::packet_route::route::RouteMessage;
-use rtnetlink::packet_route::tc::TcAttribute;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::route::RouteMessage;
+use netlink_packet_route::tc::TcAttribute;
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::task::JoinHandle;
