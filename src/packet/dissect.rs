@@ -153,6 +153,7 @@ pub fn dissect(frame: &[u8], vnet: &VnetHeader, truesize: MemSize) -> Result<Dis
             Network::Other => Ecn::NotEct,
             Network::Ipv4 | Network::Ipv6 => Ecn::from_tos(outer.tos),
         },
+        transport: outer.ip.as_ref().and_then(Ip::transport),
         train,
     };
     let meta = Meta {
@@ -429,6 +430,17 @@ struct Ip<'a> {
 }
 
 impl<'a> Ip<'a> {
+    /// TCP or UDP and where it begins, if that is what directly follows.
+    fn transport(&self) -> Option<(Transport, u16)> {
+        let transport = match self.proto {
+            number if number == proto::TCP.0 => Transport::Tcp,
+            number if number == proto::UDP.0 => Transport::Udp,
+            _ => return None,
+        };
+        let plain = !self.fragment && self.authentication.is_none();
+        plain.then_some((transport, small(self.transport_offset)))
+    }
+
     /// The header at `offset`, provided it is of the family that `ethertype` announces.
     fn read(packet: &LaxSlicedPacket<'a>, ethertype: u16, offset: usize) -> Option<Self> {
         match (&packet.net, ethertype) {
@@ -666,8 +678,13 @@ mod tests {
         assert_eq!((meta.dscp, meta.ecn), (Dscp::new(46), Ecn::Ect1));
         assert_eq!((meta.network_offset, meta.truesize), (14, MemSize(768)));
         assert_eq!((meta.segments, meta.mark, meta.priority), (Segments::ONE, 0, 0));
-        let expected =
-            Layout { network: Network::Ipv4, network_offset: 14, ecn: Ecn::Ect1, train: None };
+        let expected = Layout {
+            network: Network::Ipv4,
+            network_offset: 14,
+            ecn: Ecn::Ect1,
+            transport: Some((Transport::Tcp, 34)),
+            train: None,
+        };
         assert_eq!(layout, expected);
         assert_eq!(vnet, VnetHeader::PLAIN);
     }

@@ -6,6 +6,7 @@
 
 mod bytes;
 pub mod checksum;
+pub mod coalesce;
 pub mod dissect;
 pub mod ecn;
 pub mod split;
@@ -277,6 +278,9 @@ pub struct Layout {
     pub network_offset: u16,
     /// What the frame says of congestion.
     pub ecn: Ecn,
+    /// The TCP or UDP header of the outermost packet: which, and bytes from the start of the frame to it.
+    /// Not behind an authentication header and not in fragments; the header may be cut short.
+    pub transport: Option<(Transport, u16)>,
     /// Set if the frame is a superpacket that can be split.
     pub train: Option<Train>,
 }

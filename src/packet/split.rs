@@ -231,7 +231,7 @@ fn length(bytes: usize) -> Option<u16> {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
-mod tests {
+pub(in crate::packet) mod tests {
     use super::*;
     use crate::packet::testing::{Ip, Layer4, Packet};
     use crate::packet::{Dissected, dissect};
@@ -242,17 +242,22 @@ mod tests {
 
     /// A frame as a port would see it.
     #[derive(Clone, Debug, PartialEq)]
-    struct Written {
-        vnet: VnetHeader,
-        bytes: Vec<u8>,
+    pub(in crate::packet) struct Written {
+        pub(in crate::packet) vnet: VnetHeader,
+        pub(in crate::packet) bytes: Vec<u8>,
     }
 
     impl Written {
-        fn dissect(&self) -> Dissected {
+        pub(in crate::packet) fn dissect(&self) -> Dissected {
             dissect(&self.bytes, &self.vnet, MemSize(0)).unwrap()
         }
 
-        fn run(&self, run: Range<u16>, ce: bool, checksums: Checksums) -> Self {
+        pub(in crate::packet) fn run(
+            &self,
+            run: Range<u16>,
+            ce: bool,
+            checksums: Checksums,
+        ) -> Self {
             let layout = self.dissect().layout;
             let mut scratch = [0xee; MAX_HEADERS];
             let run = write_run(&self.bytes, &self.vnet, &layout, run, ce, checksums, &mut scratch)
@@ -263,7 +268,7 @@ mod tests {
         }
 
         /// Every segment on its own; a frame that is a segment already, as it is.
-        fn singles(&self, checksums: Checksums) -> Vec<Self> {
+        pub(in crate::packet) fn singles(&self, checksums: Checksums) -> Vec<Self> {
             match self.dissect().layout.train {
                 Some(train) => (0..train.segments.count)
                     .map(|index| self.run(index..index + 1, false, checksums))
