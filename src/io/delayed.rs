@@ -7,8 +7,10 @@
 use std::collections::VecDeque;
 use std::task::{Context, Poll};
 
+use super::batch::{Batch, Coalescing};
 use super::pool::{FrameBuf, Pool};
 use super::port::{Counters, Port, PortError, Recv};
+use crate::packet::coalesce::Push;
 use crate::time::{Instant, Span};
 use crate::units::FrameLen;
 
@@ -20,8 +22,12 @@ pub struct Delayed<P> {
     now: Instant,
     held: VecDeque<Held>,
     held_bytes: FrameLen,
+    due: Batch,
     dropped: u64,
 }
+
+/// On a wire, whatever is next to each other may leave together.
+const ANY_QUEUE: (u8, u16) = (0, 0);
 
 struct Held {
     due_at: Instant,
@@ -39,8 +45,21 @@ impl<P: Port> Delayed<P> {
             now: Instant::ZERO,
             held: VecDeque::new(),
             held_bytes: FrameLen::ZERO,
+            due: Batch::new(Coalescing::On(Push::Keep)),
             dropped: 0,
         }
+    }
+}
+
+impl<P> Delayed<P> {
+    fn hold(&mut self, frame: &FrameBuf) {
+        let len = frame.frame_len();
+        if self.held_bytes + len > self.cap {
+            self.dropped += u64::from(frame.segments());
+            return;
+        }
+        self.held_bytes += len;
+        self.held.push_back(Held { due_at: self.now + self.delay, frame: frame.clone() });
     }
 }
 
@@ -53,19 +72,13 @@ impl<P: Port> Port for Delayed<P> {
         self.inner.try_recv(pool)
     }
 
-    fn send(&mut self, frame: FrameBuf) -> Result<(), PortError> {
-        let len = frame.frame_len();
-        if self.held_bytes + len > self.cap {
-            self.dropped += 1;
-            return Ok(());
+    fn send(&mut self, batch: &Batch) -> Result<usize, PortError> {
+        let mut runs = 0;
+        for run in batch.runs() {
+            runs += 1;
+            run.frames().iter().for_each(|frame| self.hold(frame));
         }
-        self.held_bytes += len;
-        self.held.push_back(Held { due_at: self.now + self.delay, frame });
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), PortError> {
-        self.inner.flush()
+        Ok(runs)
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {
@@ -86,9 +99,12 @@ impl<P: Port> Port for Delayed<P> {
         self.inner.advance(now)?;
         while let Some(held) = self.held.pop_front_if(|held| held.due_at <= now) {
             self.held_bytes -= held.frame.frame_len();
-            self.inner.send(held.frame)?;
+            self.due.push(held.frame, ANY_QUEUE);
         }
-        // The doorbell rings at the end of the batch.
+        if !self.due.is_empty() {
+            let taken = self.inner.send(&self.due)?;
+            self.due.forget(taken);
+        }
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::batch::{Batch, Coalescing};
 use super::clock;
 use super::pool::{FrameBuf, Pool};
 use super::port::{Counters, Port, PortError, Recv};
@@ -44,6 +45,8 @@ struct Path<D> {
     ingress: usize,
     egress: usize,
     discipline: D,
+    /// What has left the discipline and not yet been sent.
+    batch: Batch,
 }
 
 /// What the bridge itself counted.
@@ -117,16 +120,28 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
     /// `down` the other way.
     #[must_use]
     pub fn new(lan: Box<dyn Port>, wan: Box<dyn Port>, up: D, down: D) -> Self {
+        let path = |ingress, egress, discipline| Path {
+            ingress,
+            egress,
+            discipline,
+            batch: Batch::new(Coalescing::default()),
+        };
         Self {
             pool: Pool::new(),
             ports: [lan, wan],
-            paths: [
-                Path { ingress: 0, egress: 1, discipline: up },
-                Path { ingress: 1, egress: 0, discipline: down },
-            ],
+            paths: [path(0, 1, up), path(1, 0, down)],
             now: Instant::ZERO,
             counters: BridgeCounters::default(),
         }
+    }
+
+    /// The same bridge, joining on the way out what `coalescing` says.
+    #[must_use]
+    pub fn with_coalescing(mut self, coalescing: Coalescing) -> Self {
+        for path in &mut self.paths {
+            path.batch = Batch::new(coalescing);
+        }
+        self
     }
 
     /// Does what is to be done at `now`, and no more than a bounded share of it.
@@ -144,8 +159,7 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
             next.more |= path.feed(self.ports[path.ingress].as_mut(), &self.pool, now)?;
             path.drain(self.ports[path.egress].as_mut(), now, &mut next)?;
         }
-        for port in &mut self.ports {
-            port.flush()?;
+        for port in &self.ports {
             next.sleep_until(port.next_due());
         }
         Ok(next)
@@ -226,19 +240,25 @@ impl<D: Discipline<FrameBuf>> Path<D> {
         now: Instant,
         next: &mut Next,
     ) -> Result<(), PortError> {
+        self.collect(now, next);
+        if !self.batch.is_empty() {
+            let taken = port.send(&self.batch)?;
+            self.batch.forget(taken);
+        }
+        Ok(())
+    }
+
+    /// Moves what is due from the discipline to the batch.
+    fn collect(&mut self, now: Instant, next: &mut Next) {
         for _ in 0..SENT_FRAMES {
             match self.discipline.dequeue(now) {
-                Dequeue::Send(Departure { frame, .. }) => port.send(frame)?,
+                Dequeue::Send(Departure { frame, queue, .. }) => self.batch.push(frame, queue),
                 Dequeue::Wait(Wake { why: Why::WorkBound, .. }) => break,
-                Dequeue::Wait(Wake { at, .. }) => {
-                    next.sleep_until(Some(at));
-                    return Ok(());
-                }
-                Dequeue::Idle => return Ok(()),
+                Dequeue::Wait(Wake { at, .. }) => return next.sleep_until(Some(at)),
+                Dequeue::Idle => return,
             }
         }
         next.more = true;
-        Ok(())
     }
 }
 
@@ -412,8 +432,9 @@ mod tests {
     }
 
     #[test]
-    fn a_superpacket_leaves_segment_by_segment() {
-        let (mut client, mut bridge, mut server) = bridge(Span::ZERO, true);
+    fn a_superpacket_leaves_segment_by_segment_if_nothing_is_joined() {
+        let (mut client, bridge, mut server) = bridge(Span::ZERO, true);
+        let mut bridge = bridge.with_coalescing(Coalescing::Off);
         let (vnet, frame) = train(3);
         client.inject(&vnet, &frame);
         bridge.turn(Instant::ZERO).expect("turn");
@@ -428,8 +449,32 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_make_no_sense_are_counted_and_the_bridge_goes_on() {
+    fn a_superpacket_whose_segments_leave_together_leaves_as_it_came() {
         let (mut client, mut bridge, mut server) = bridge(Span::ZERO, true);
+        let (vnet, frame) = train(3);
+        client.inject(&vnet, &frame);
+        bridge.turn(Instant::ZERO).expect("turn");
+        assert_eq!(server.eject(), Some((vnet, frame)));
+        let Counters { segments_out, frames_out, .. } = bridge.snapshot().ports[1].counters;
+        assert_eq!((segments_out, frames_out), (3, 1));
+    }
+
+    #[test]
+    fn segments_that_leave_one_by_one_are_not_waited_for() {
+        let gap = Span::from_millis(1);
+        let (mut client, mut bridge, mut server) = bridge(gap, true);
+        let (vnet, frame) = train(3);
+        client.inject(&vnet, &frame);
+        for turn in 0..3 {
+            bridge.turn(Instant::ZERO + gap * turn).expect("turn");
+            assert_eq!(server.eject().expect("one each").1.len(), 54 + TRAIN_PAYLOAD);
+        }
+    }
+
+    #[test]
+    fn frames_that_make_no_sense_are_counted_and_the_bridge_goes_on() {
+        let (mut client, bridge, mut server) = bridge(Span::ZERO, true);
+        let mut bridge = bridge.with_coalescing(Coalescing::Off);
         let (good, frame) = train(3);
         let bad = [
             (VnetHeader { gso_size: 0, ..good }, &frame[..], Refused::ZeroSegment),

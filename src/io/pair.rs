@@ -6,11 +6,14 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::pool::{FrameBuf, Pool, Scratch};
+use super::batch::{Batch, Slices};
+use super::pool::{Pool, Scratch};
 use super::port::{Counters, Port, PortError, Recv};
+use crate::packet::split::Checksums;
 use crate::packet::vnet::VnetHeader;
 
 /// Frames that one direction holds before it drops.
@@ -63,10 +66,10 @@ impl PairPort {
 }
 
 impl Lane {
-    fn push(&mut self, parts: &[&[u8]]) -> bool {
+    fn push(&mut self, parts: &[impl Deref<Target = [u8]>]) -> bool {
         let room = self.frames.len() < ROOM;
         if room {
-            self.frames.push_back(parts.concat());
+            self.frames.push_back(parts.iter().flat_map(|part| part.iter().copied()).collect());
         }
         if let Some(reader) = self.reader.take() {
             reader.wake();
@@ -95,21 +98,27 @@ impl Port for PairPort {
         }
     }
 
-    fn send(&mut self, frame: FrameBuf) -> Result<(), PortError> {
-        let Some(wire) = frame.wire(&mut self.scratch) else {
-            self.counters.write_errors.invalid += 1;
-            return Ok(());
-        };
+    fn send(&mut self, batch: &Batch) -> Result<usize, PortError> {
         let mut lane = self.outgoing.borrow_mut();
         if lane.closed {
             return Err(PortError::Gone { port: self.name.clone() });
         }
-        if lane.push(&[wire.head, wire.payload]) {
-            self.counters.count_sent(wire.frame_len());
-        } else {
-            self.counters.write_errors.full += 1;
+        let mut runs = 0;
+        for run in batch.runs() {
+            runs += 1;
+            let Some(Slices { parts, frame_len }) =
+                run.slices(Checksums::Partial, &mut self.scratch)
+            else {
+                self.counters.write_errors.invalid += 1;
+                continue;
+            };
+            if lane.push(&parts) {
+                self.counters.count_sent(run.segments(), frame_len);
+            } else {
+                self.counters.write_errors.full += u64::from(run.segments());
+            }
         }
-        Ok(())
+        Ok(runs)
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {

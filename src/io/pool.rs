@@ -12,10 +12,12 @@ use std::io;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
+use super::batch::RunKind;
+use crate::packet::coalesce::Piece;
 use crate::packet::dissect::{Dissected, Refused, dissect};
 use crate::packet::split::{Checksums, MAX_HEADERS, write_run};
 use crate::packet::vnet::VnetHeader;
-use crate::packet::{Frame, Layout, Meta, Network, TcpHeader, Train, ecn};
+use crate::packet::{Frame, Layout, Meta, Network, TcpHeader, Transport, checksum, ecn};
 use crate::units::{FrameLen, MemSize};
 
 /// Slot sizes, and how many idle slots of each are kept (10 MiB in all).
@@ -81,7 +83,8 @@ pub struct Received {
     pub meta: Meta,
 }
 
-/// A frame in a pool, or one segment of it: a handle, cheap to make and to move.
+/// A frame in a pool, or neighbouring segments of it: a handle, cheap to make and to move.
+#[derive(Clone)]
 pub struct FrameBuf {
     slot: Rc<Slot>,
     part: Part,
@@ -94,11 +97,12 @@ pub struct FrameBuf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Whole,
-    Segment(u16),
+    /// Of a train, from the first up to but without the second.
+    Segments(u16, u16),
 }
 
 /// Room to rewrite headers in; a port has one and uses it for every frame.
-pub struct Scratch([u8; VnetHeader::LEN + MAX_HEADERS]);
+pub struct Scratch(pub(super) [u8; VnetHeader::LEN + MAX_HEADERS]);
 
 /// A frame as the bytes to write, vnet header first: `head`, then `payload`.
 #[derive(Clone, Copy, Debug)]
@@ -222,29 +226,121 @@ impl FrameBuf {
         self.slot.frame()
     }
 
-    /// Its length on its own, vnet header not counted.
+    /// Its length as one frame, vnet header not counted.
     #[must_use]
     pub fn frame_len(&self) -> FrameLen {
+        let whole = self.slot.frame_len;
         let bytes = match (self.part, &self.slot.layout.train) {
-            (Part::Segment(index), Some(Train { segments, .. })) => {
-                let (mss, headers) = (usize::from(segments.mss), usize::from(segments.header_len));
-                let rest = self.slot.frame_len.saturating_sub(mss * usize::from(index));
-                rest.min(mss + headers)
+            (Part::Segments(first, end), Some(train)) => {
+                let (mss, headers) =
+                    (usize::from(train.segments.mss), usize::from(train.segments.header_len));
+                let rest = whole.saturating_sub(mss * usize::from(first));
+                rest.min(mss * usize::from(end - first) + headers)
             }
-            _ => self.slot.frame_len,
+            _ => whole,
         };
         FrameLen(u32::try_from(bytes).unwrap_or(u32::MAX))
     }
 
-    /// The bytes to write. `None` for a segment that its superpacket does not have.
+    /// How many segments leave with it; 1 for what is no train.
     #[must_use]
-    pub fn wire<'a>(&'a self, scratch: &'a mut Scratch) -> Option<Wire<'a>> {
-        match (self.part, self.slot.layout.train) {
-            (Part::Whole, _) if !self.ce && !self.washed => Some(self.unchanged()),
-            (Part::Segment(index), Some(_)) => self.run(index..index.saturating_add(1), scratch),
-            (_, Some(train)) => self.run(0..train.segments.count, scratch),
-            (_, None) => Some(self.rewritten(scratch)),
+    pub fn segments(&self) -> u16 {
+        self.run().len().try_into().unwrap_or(u16::MAX)
+    }
+
+    /// Each of its segments by itself.
+    pub fn singles(&self) -> impl Iterator<Item = Self> {
+        self.run().map(|index| self.segment(index))
+    }
+
+    /// Makes `next` part of this one, if it is the segments right behind these and to leave like them.
+    /// Returns whether it was.
+    #[must_use]
+    pub fn extend(&mut self, next: &Self) -> bool {
+        let (Part::Segments(_, end), Part::Segments(start, _)) = (&mut self.part, next.part) else {
+            return false;
+        };
+        let continues = *end == start
+            && Rc::ptr_eq(&self.slot, &next.slot)
+            && (self.ce, self.washed) == (next.ce, next.washed);
+        if continues {
+            let Part::Segments(_, next_end) = next.part else { return false };
+            *end = next_end;
         }
+        continues
+    }
+
+    /// What a port must be able to do to take more than one segment of it.
+    pub(super) fn run_kind(&self) -> Option<RunKind> {
+        let (transport, _) = self.slot.layout.transport?;
+        Some(match (transport, self.slot.layout.network) {
+            (Transport::Udp, _) => RunKind::Udp,
+            (Transport::Tcp, Network::Ipv4) => RunKind::Tcp4,
+            (Transport::Tcp, _) => RunKind::Tcp6,
+        })
+    }
+
+    /// What coalescing looks at.
+    #[must_use]
+    pub fn piece(&self) -> Piece<'_> {
+        Piece {
+            frame: self.slot.frame(),
+            vnet: &self.slot.vnet,
+            layout: &self.slot.layout,
+            run: self.run(),
+            ce: self.ce,
+            washed: self.washed,
+        }
+    }
+
+    /// The segments that leave.
+    fn run(&self) -> Range<u16> {
+        match (self.part, self.slot.layout.train) {
+            (Part::Segments(first, end), _) => first..end,
+            (Part::Whole, Some(train)) => 0..train.segments.count,
+            (Part::Whole, None) => 0..1,
+        }
+    }
+
+    /// The bytes to write. With [`Checksums::Complete`], of a single segment only: what is more stays
+    /// unfinished. `None` for a segment that its superpacket does not have, and if the checksum to be
+    /// finished stands too far from the beginning.
+    #[must_use]
+    pub fn wire<'a>(&'a self, checksums: Checksums, scratch: &'a mut Scratch) -> Option<Wire<'a>> {
+        let changed = self.ce || self.washed;
+        let Slot { vnet, layout, .. } = &*self.slot;
+        match (self.part, layout.train) {
+            (_, Some(train)) if !changed && self.run() == (0..train.segments.count) => {
+                Some(self.unchanged())
+            }
+            (_, Some(_)) => self.cut(checksums, scratch),
+            _ if checksums == Checksums::Complete && vnet.needs_csum() => self.finished(scratch),
+            (Part::Whole, None) if !changed => Some(self.unchanged()),
+            _ => Some(self.rewritten(MAX_HEADERS, scratch)),
+        }
+    }
+
+    /// The first bytes to write, in `scratch`, headers and more as they would be if this were written by
+    /// itself; and where its payload stands, headers being `header_len` long.
+    pub(super) fn opening<'a>(
+        &'a self,
+        header_len: usize,
+        scratch: &mut Scratch,
+    ) -> Option<&'a [u8]> {
+        match self.slot.layout.train {
+            Some(_) => drop(self.cut(Checksums::Partial, scratch)?),
+            None => drop(self.rewritten(header_len, scratch)),
+        }
+        self.payload(header_len)
+    }
+
+    /// What follows the headers, they being `header_len` long.
+    pub(super) fn payload(&self, header_len: usize) -> Option<&[u8]> {
+        let frame = self.slot.frame();
+        let Some(train) = self.slot.layout.train else { return frame.get(header_len..) };
+        let at = |index: u16| header_len + usize::from(train.segments.mss) * usize::from(index);
+        let Range { start, end } = self.run();
+        frame.get(at(start)..at(end).min(frame.len()))
     }
 
     fn unchanged(&self) -> Wire<'_> {
@@ -253,11 +349,11 @@ impl FrameBuf {
     }
 
     /// Neighbouring segments of a superpacket.
-    fn run<'a>(&'a self, run: Range<u16>, scratch: &'a mut Scratch) -> Option<Wire<'a>> {
+    fn cut<'a>(&'a self, checksums: Checksums, scratch: &'a mut Scratch) -> Option<Wire<'a>> {
         let Slot { vnet, layout, .. } = &*self.slot;
         let frame = self.slot.frame();
         let (head, headers) = scratch.0.split_at_mut(VnetHeader::LEN);
-        let run = write_run(frame, vnet, layout, run, self.ce, Checksums::Partial, headers)?;
+        let run = write_run(frame, vnet, layout, self.run(), self.ce, checksums, headers)?;
         if self.washed {
             ecn::wash(&mut headers[..run.header_len], layout);
         }
@@ -266,10 +362,12 @@ impl FrameBuf {
         Some(Wire { head, payload: &frame[run.payload] })
     }
 
-    /// An ordinary frame whose bytes are shared: its first bytes, changed, then the rest as it is.
-    fn rewritten<'a>(&'a self, scratch: &'a mut Scratch) -> Wire<'a> {
+    /// An ordinary frame whose bytes are shared: its first bytes, up to `most` behind the vnet header,
+    /// changed, then the rest as it is.
+    fn rewritten<'a>(&'a self, most: usize, scratch: &'a mut Scratch) -> Wire<'a> {
         let bytes = self.unchanged().head;
-        let (first, rest) = bytes.split_at(bytes.len().min(scratch.0.len()));
+        let (first, rest) =
+            bytes.split_at(bytes.len().min(VnetHeader::LEN + most.min(MAX_HEADERS)));
         let head = &mut scratch.0[..first.len()];
         head.copy_from_slice(first);
         let (headers, layout) = (&mut head[VnetHeader::LEN..], &self.slot.layout);
@@ -280,6 +378,19 @@ impl FrameBuf {
             ecn::wash(headers, layout);
         }
         Wire { head, payload: rest }
+    }
+
+    /// An ordinary frame whose checksum is finished on writing.
+    fn finished<'a>(&'a self, scratch: &'a mut Scratch) -> Option<Wire<'a>> {
+        let vnet = self.slot.vnet;
+        // The sum is made of two halves, of which the first has to be even in length.
+        let most = MAX_HEADERS - (MAX_HEADERS - usize::from(vnet.csum_start).min(MAX_HEADERS)) % 2;
+        let len = self.rewritten(most, scratch).head.len();
+        let (head, headers) = scratch.0[..len].split_at_mut(VnetHeader::LEN);
+        let rest = &self.slot.frame()[headers.len()..];
+        checksum::complete_over(headers, rest, vnet.csum_start, vnet.csum_offset).then_some(())?;
+        head.copy_from_slice(&vnet.with_finished_csum().encode());
+        Some(Wire { head: &scratch.0[..len], payload: rest })
     }
 
     /// Reads vnet header and headers of a slot just filled with `len` bytes, and writes the vnet
@@ -299,7 +410,7 @@ impl FrameBuf {
     fn own(&mut self) -> Option<&mut Slot> {
         match self.part {
             Part::Whole => Rc::get_mut(&mut self.slot),
-            Part::Segment(_) => None,
+            Part::Segments(..) => None,
         }
     }
 }
@@ -322,15 +433,16 @@ impl Frame for FrameBuf {
     }
 
     fn segment(&self, index: u16) -> Self {
-        let part = self.slot.layout.train.map_or(Part::Whole, |_| Part::Segment(index));
+        let segments = Part::Segments(index, index.saturating_add(1));
+        let part = self.slot.layout.train.map_or(Part::Whole, |_| segments);
         Self { slot: Rc::clone(&self.slot), part, ce: self.ce, washed: self.washed }
     }
 
     fn tcp(&self) -> Option<TcpHeader> {
         let header = TcpHeader::read(self.slot.frame(), &self.slot.layout)?;
         Some(match self.part {
-            Part::Whole | Part::Segment(0) => header,
-            Part::Segment(_) => header.of_later_segment(),
+            Part::Whole | Part::Segments(0, _) => header,
+            Part::Segments(..) => header.of_later_segment(),
         })
     }
 }
@@ -424,7 +536,7 @@ pub(in crate::io) mod tests {
 
     fn written(frame: &FrameBuf) -> Vec<u8> {
         let mut scratch = Scratch::new();
-        let wire = frame.wire(&mut scratch).expect("it has bytes");
+        let wire = frame.wire(Checksums::Partial, &mut scratch).expect("it has bytes");
         [&wire.head[VnetHeader::LEN..], wire.payload].concat()
     }
 

@@ -3,13 +3,14 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use super::pool::{Fill, FrameBuf, Pool, Received};
+use super::batch::{Batch, RunKind};
+use super::pool::{Fill, Pool, Received};
 use crate::packet::dissect::Refused;
 use crate::time::Instant;
 
 /// Where frames come from and go to.
 ///
-/// Methods never block. A port that is sent to may keep frames until [`Port::flush`].
+/// Methods never block.
 pub trait Port {
     /// What people call it.
     fn name(&self) -> &str;
@@ -20,20 +21,13 @@ pub trait Port {
     /// The port can no longer be read: it is gone, or the system refuses.
     fn try_recv(&mut self, pool: &Pool) -> Result<Recv, PortError>;
 
-    /// Sends one frame, or one segment of a superpacket. A frame that the port refuses is dropped
-    /// and counted; that is no error.
+    /// Sends the runs of a batch, in order, and rings the doorbell once. Returns how many of them it took:
+    /// those that it refused, which are dropped and counted, among them. What it has no room for now is
+    /// to be offered again.
     ///
     /// # Errors
     /// The port can no longer be written: it is gone, or the system refuses.
-    fn send(&mut self, frame: FrameBuf) -> Result<(), PortError>;
-
-    /// Rings the doorbell: what was sent since the last time must leave now. Once per batch.
-    ///
-    /// # Errors
-    /// As [`Port::send`].
-    fn flush(&mut self) -> Result<(), PortError> {
-        Ok(())
-    }
+    fn send(&mut self, batch: &Batch) -> Result<usize, PortError>;
 
     /// Ready when [`Port::try_recv`] is worth calling; until then, `cx` is woken when it is.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>>;
@@ -111,17 +105,37 @@ pub struct Counters {
     pub runts: u64,
     /// Frames that could not be dissected, dropped, by reason.
     pub refused: Vec<(Refused, u64)>,
+    /// Segments written.
+    pub segments_out: u64,
     /// Frames written, a run counting as one.
     pub frames_out: u64,
     /// Bytes of frames written.
     pub bytes_out: u64,
     /// The largest frame written.
     pub largest_write: u32,
-    /// Frames that could not be written, dropped.
+    /// Runs that the port refused, whose segments were then sent one by one.
+    pub runs_refused: u64,
+    /// Segments that could not be written, dropped.
     pub write_errors: WriteErrors,
 }
 
-/// Frames that a port did not take, by what it said.
+/// Kinds of runs that a port does not take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NoRuns([bool; 3]);
+
+impl NoRuns {
+    /// Whether runs of this kind are to be sent segment by segment.
+    pub(super) const fn has(self, kind: RunKind) -> bool {
+        self.0[kind as usize]
+    }
+
+    /// Runs of this kind are not to be tried again.
+    pub(super) const fn add(&mut self, kind: RunKind) {
+        self.0[kind as usize] = true;
+    }
+}
+
+/// Segments that a port did not take, by what it said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteErrors {
     /// The frame or its vnet header was found wrong (`EINVAL`).
@@ -160,8 +174,9 @@ impl Counters {
         }
     }
 
-    /// Counts a frame written.
-    pub(super) fn count_sent(&mut self, len: usize) {
+    /// Counts a frame of so many segments written.
+    pub(super) fn count_sent(&mut self, segments: u16, len: usize) {
+        self.segments_out += u64::from(segments);
         self.frames_out += 1;
         self.bytes_out += u64::try_from(len).unwrap_or(u64::MAX);
         self.largest_write = self.largest_write.max(u32::try_from(len).unwrap_or(u32::MAX));

@@ -6,7 +6,7 @@
 //! and written whole, with checksums left unfinished.
 //! Left out: several queues; big TCP, which a tap does not give (its superpackets end at 64 kB).
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
@@ -14,10 +14,12 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
+use super::batch::{Batch, Run, Slices};
 use super::netlink::{self, LinkOptions, NetlinkError};
-use super::pool::{FrameBuf, Pool, Scratch, Wire};
-use super::port::{Counters, Port, PortError, Recv};
+use super::pool::{Pool, Scratch};
+use super::port::{Counters, NoRuns, Port, PortError, Recv};
 use super::sys::{self, IFF_NO_PI, IFF_TAP, IFF_VNET_HDR, offload};
+use crate::packet::split::Checksums;
 use crate::packet::vnet::VnetHeader;
 
 const TUN: &str = "/dev/net/tun";
@@ -249,6 +251,7 @@ pub struct TapPort {
     name: String,
     fd: AsyncFd<OwnedFd>,
     scratch: Scratch,
+    no_runs: NoRuns,
     counters: Counters,
 }
 
@@ -260,7 +263,13 @@ impl TapPort {
     pub fn new(tap: Tap) -> Result<Self, PortError> {
         let Tap { fd, name, .. } = tap;
         match sys::register(fd) {
-            Ok(fd) => Ok(Self { name, fd, scratch: Scratch::new(), counters: Counters::default() }),
+            Ok(fd) => Ok(Self {
+                name,
+                fd,
+                scratch: Scratch::new(),
+                no_runs: NoRuns::default(),
+                counters: Counters::default(),
+            }),
             Err(source) => Err(PortError::Refused { port: name, doing: "watch", source }),
         }
     }
@@ -270,6 +279,66 @@ impl TapPort {
     fn hung_up(&self, cx: &mut Context<'_>) -> bool {
         // Watched for reading only, the write side becomes ready for one reason: an error.
         matches!(self.fd.poll_write_ready(cx), Poll::Ready(_))
+    }
+}
+
+impl TapPort {
+    /// Writes a run; segment by segment if the kernel does not take it.
+    fn send_run(&mut self, run: Run<'_>) -> Result<(), PortError> {
+        let Some(kind) = run.kind() else {
+            return self.write(run).or_else(|errno| self.lost(errno));
+        };
+        if !self.no_runs.has(kind) {
+            match self.write(run) {
+                Ok(()) => return Ok(()),
+                // Some kernels do not know the kind, some do not like what is in it.
+                Err(Errno::INVAL | Errno::IO) => self.counters.runs_refused += 1,
+                Err(errno) => return self.lost(errno),
+            }
+        }
+        let mut all = Ok(());
+        for single in run.singles() {
+            let outcome = self.write(Run::of(&single));
+            if let Err(errno) = outcome {
+                self.lost(errno)?;
+            }
+            all = all.and(outcome);
+        }
+        // If the segments do not go either, it was not for the run.
+        if all.is_ok() {
+            self.no_runs.add(kind);
+        }
+        Ok(())
+    }
+
+    /// One write.
+    fn write(&mut self, run: Run<'_>) -> Result<(), Errno> {
+        let Some(Slices { parts, frame_len }) = run.slices(Checksums::Partial, &mut self.scratch)
+        else {
+            return Err(Errno::INVAL);
+        };
+        let tap = self.fd.get_ref();
+        let outcome = rustix::io::retry_on_intr(|| match &parts[..] {
+            [all] => rustix::io::write(tap, all),
+            parts => rustix::io::writev(tap, parts),
+        });
+        if outcome.is_ok() {
+            self.counters.count_sent(run.segments(), frame_len);
+        }
+        outcome.map(drop)
+    }
+
+    /// Counts a frame that the kernel did not take.
+    fn lost(&mut self, errno: Errno) -> Result<(), PortError> {
+        let errors = &mut self.counters.write_errors;
+        match errno {
+            Errno::INVAL => errors.invalid += 1,
+            Errno::IO => errors.down += 1,
+            Errno::NOBUFS | Errno::NOMEM => errors.no_buffers += 1,
+            Errno::AGAIN => errors.full += 1,
+            _ => return Err(port_error(&self.name, "write", errno.into())),
+        }
+        Ok(())
     }
 }
 
@@ -293,25 +362,13 @@ impl Port for TapPort {
         }
     }
 
-    fn send(&mut self, frame: FrameBuf) -> Result<(), PortError> {
-        let Some(wire) = frame.wire(&mut self.scratch) else {
-            self.counters.write_errors.invalid += 1;
-            return Ok(());
-        };
-        match write(self.fd.get_ref(), wire) {
-            Ok(()) => self.counters.count_sent(wire.frame_len()),
-            Err(errno) => {
-                let errors = &mut self.counters.write_errors;
-                match errno {
-                    Errno::INVAL => errors.invalid += 1,
-                    Errno::IO => errors.down += 1,
-                    Errno::NOBUFS | Errno::NOMEM => errors.no_buffers += 1,
-                    Errno::AGAIN => errors.full += 1,
-                    _ => return Err(port_error(&self.name, "write", errno.into())),
-                }
-            }
+    fn send(&mut self, batch: &Batch) -> Result<usize, PortError> {
+        let mut runs = 0;
+        for run in batch.runs() {
+            self.send_run(run)?;
+            runs += 1;
         }
-        Ok(())
+        Ok(runs)
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {
@@ -332,16 +389,6 @@ impl Port for TapPort {
     fn counters(&self) -> Counters {
         self.counters.clone()
     }
-}
-
-fn write(tap: &OwnedFd, wire: Wire<'_>) -> rustix::io::Result<()> {
-    rustix::io::retry_on_intr(|| {
-        if wire.payload.is_empty() {
-            return rustix::io::write(tap, wire.head);
-        }
-        rustix::io::writev(tap, &[IoSlice::new(wire.head), IoSlice::new(wire.payload)])
-    })
-    .map(drop)
 }
 
 /// A tap whose device was removed is no tap any more: `EBADFD`.

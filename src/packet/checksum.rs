@@ -74,7 +74,7 @@ pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> bool {
 
 /// [`complete`] for a frame in two pieces. What `head` has from `start` on must be even in length,
 /// which TCP and UDP headers are.
-pub(super) fn complete_over(head: &mut [u8], payload: &[u8], start: u16, offset: u16) -> bool {
+pub(crate) fn complete_over(head: &mut [u8], payload: &[u8], start: u16, offset: u16) -> bool {
     let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
     let (Some(covered), Some(_)) = (head.get(start..), word(head, field)) else {
         return false;

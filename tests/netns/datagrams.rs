@@ -3,10 +3,11 @@
 use std::net::UdpSocket;
 
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
+use ucake::io::batch::Coalescing;
 use ucake::io::tap::{Tap, TapOptions};
 use ucake::qdisc::{Config, SplitGso};
 
-use crate::lab::{Family, Lab, PATIENCE};
+use crate::lab::{Family, Lab, PATIENCE, cake};
 use crate::require_netns;
 
 const PAYLOAD: usize = 1000;
@@ -38,22 +39,31 @@ fn single_datagrams_cross_both_ways() {
 
 #[test]
 fn rows_of_datagrams_are_read_whole_and_leave_singly() {
-    let Some([read, written]) = send_trains(SplitGso::Split) else { return };
+    let Some([read, written]) = send_trains(SplitGso::Split, Coalescing::Off) else { return };
     assert!(read > 30_000, "the largest frame read has {read} bytes");
     let most = u32::try_from(PAYLOAD).expect("small") + MOST_HEADERS;
     assert!(written <= most, "the largest frame written has {written} bytes");
 }
 
 #[test]
+fn rows_of_datagrams_are_split_and_joined_again() {
+    let joined = Coalescing::default();
+    let Some([read, written]) = send_trains(SplitGso::Split, joined) else { return };
+    assert!(read > 30_000, "the largest frame read has {read} bytes");
+    assert!(written > 30_000, "the largest frame written has {written} bytes");
+}
+
+#[test]
 fn rows_of_datagrams_are_read_whole_and_leave_whole() {
-    let Some([read, written]) = send_trains(SplitGso::Whole) else { return };
+    let joined = Coalescing::default();
+    let Some([read, written]) = send_trains(SplitGso::Whole, joined) else { return };
     assert!(read > 30_000, "the largest frame read has {read} bytes");
     assert!(written > 30_000, "the largest frame written has {written} bytes");
 }
 
 /// Sends superpackets of both families; the largest frames read and written. `None` where taps give
 /// no UDP superpackets.
-fn send_trains(split_gso: SplitGso) -> Option<[u32; 2]> {
+fn send_trains(split_gso: SplitGso, coalescing: Coalescing) -> Option<[u32; 2]> {
     const USO: u32 = 0x60;
     let namespace = require_netns()?;
     let tap = namespace.run(|| Tap::open("uso0", &TapOptions::default()).expect("a tap opens"));
@@ -62,7 +72,8 @@ fn send_trains(split_gso: SplitGso) -> Option<[u32; 2]> {
         return None;
     }
     let lab = Lab::new();
-    let bridge = lab.bridge(Config { split_gso, ..Config::default() });
+    let config = Config { split_gso, ..Config::default() };
+    let bridge = lab.bridge_with(coalescing, move || cake(config));
     for family in [Family::V4, Family::V6] {
         let [client, server] = sockets(&lab, family);
         let size = i32::try_from(PAYLOAD).expect("small");

@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
+use ucake::io::batch::Coalescing;
 use ucake::io::driver::{Bridge, BridgeError, Command, Snapshot, run};
 use ucake::io::namespace::Namespace;
 use ucake::io::netlink::{self, LinkOptions};
@@ -114,13 +115,23 @@ impl Lab {
         &self,
         discipline: impl Fn() -> D + Send + 'static,
     ) -> Running<D> {
+        self.bridge_with(Coalescing::default(), discipline)
+    }
+
+    /// The same, and what it joins on the way out.
+    pub(crate) fn bridge_with<D: Discipline<FrameBuf> + 'static>(
+        &self,
+        coalescing: Coalescing,
+        discipline: impl Fn() -> D + Send + 'static,
+    ) -> Running<D> {
         let taps = self.taps();
         let (commands, mut inbox) = mpsc::channel(4);
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
             runtime.expect("a runtime").block_on(async {
                 let [lan, wan] = taps.map(|tap| Box::new(TapPort::new(tap).expect("tap at work")));
-                let mut bridge = Bridge::new(lan, wan, discipline(), discipline());
+                let mut bridge =
+                    Bridge::new(lan, wan, discipline(), discipline()).with_coalescing(coalescing);
                 let mut timer = Timer::new().expect("a timer");
                 run(&mut bridge, &mut timer, &mut inbox).await
             })

@@ -4,42 +4,59 @@ use std::hash::{DefaultHasher, Hasher};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use ucake::io::batch::Coalescing;
 use ucake::io::driver::PortSnapshot;
+use ucake::packet::coalesce::Push;
 use ucake::qdisc::{Config, SplitGso};
 
-use crate::lab::{Family, Lab, MTU_FRAME, PATIENCE};
+use crate::lab::{Family, Lab, MTU_FRAME, PATIENCE, cake};
 use crate::require_netns;
 
 const BLOCK: usize = 62_500;
 const BLOCKS: usize = 800;
 const BYTES: u64 = 50_000_000;
+const JOINED: Coalescing = Coalescing::On(Push::Keep);
 /// Payload of a full frame; with TCP timestamps it is twelve bytes less.
 const MOST_PAYLOAD: u64 = 1460;
 
 #[test]
 fn fifty_megabytes_split_arrive_over_ipv4() {
-    let Some([lan, wan]) = deliver(Family::V4, SplitGso::Split) else { return };
+    let Some([lan, wan]) = deliver(Family::V4, SplitGso::Split, Coalescing::Off) else { return };
     superpackets_were_read(&lan);
     only_frames_were_written(&wan);
 }
 
 #[test]
+fn fifty_megabytes_split_and_joined_again_arrive_over_ipv4() {
+    let Some([lan, wan]) = deliver(Family::V4, SplitGso::Split, JOINED) else { return };
+    superpackets_were_read(&lan);
+    superpackets_were_written(&wan);
+}
+
+#[test]
+fn fifty_megabytes_split_and_joined_again_arrive_over_ipv6() {
+    let Some([lan, wan]) = deliver(Family::V6, SplitGso::Split, JOINED) else { return };
+    superpackets_were_read(&lan);
+    superpackets_were_written(&wan);
+}
+
+#[test]
 fn fifty_megabytes_split_arrive_over_ipv6() {
-    let Some([lan, wan]) = deliver(Family::V6, SplitGso::Split) else { return };
+    let Some([lan, wan]) = deliver(Family::V6, SplitGso::Split, Coalescing::Off) else { return };
     superpackets_were_read(&lan);
     only_frames_were_written(&wan);
 }
 
 #[test]
 fn fifty_megabytes_whole_arrive_over_ipv4() {
-    let Some([lan, wan]) = deliver(Family::V4, SplitGso::Whole) else { return };
+    let Some([lan, wan]) = deliver(Family::V4, SplitGso::Whole, JOINED) else { return };
     superpackets_were_read(&lan);
     superpackets_were_written(&wan);
 }
 
 #[test]
 fn fifty_megabytes_whole_arrive_over_ipv6() {
-    let Some([lan, wan]) = deliver(Family::V6, SplitGso::Whole) else { return };
+    let Some([lan, wan]) = deliver(Family::V6, SplitGso::Whole, JOINED) else { return };
     superpackets_were_read(&lan);
     superpackets_were_written(&wan);
 }
@@ -63,10 +80,15 @@ fn only_frames_were_written(wan: &PortSnapshot) {
 }
 
 /// Sends fifty megabytes from client to server and compares what arrived; statistics of both ports.
-fn deliver(family: Family, split_gso: SplitGso) -> Option<[PortSnapshot; 2]> {
+fn deliver(
+    family: Family,
+    split_gso: SplitGso,
+    coalescing: Coalescing,
+) -> Option<[PortSnapshot; 2]> {
     require_netns()?;
     let lab = Lab::new();
-    let bridge = lab.bridge(Config { split_gso, ..Config::default() });
+    let config = Config { split_gso, ..Config::default() };
+    let bridge = lab.bridge_with(coalescing, move || cake(config));
     let to = SocketAddr::from((family.server(), 5001));
     let listener = lab.server.run(move || TcpListener::bind(to)).expect("the address is ours");
     let sink = lab.server.spawn("sink", move || receive(&listener)).expect("a thread");

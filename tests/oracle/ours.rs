@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ucake::io::pool::{Fill, FrameBuf, Pool, Received, Scratch};
-use ucake::packet::VnetHeader;
+use ucake::packet::{Checksums, VnetHeader};
 use ucake::qdisc::{Cake, Config, Dequeue, Discipline, Entropy, Stats, TinStats};
 use ucake::time::{Instant, Span};
 use ucake::units::{FrameLen, MemSize};
@@ -112,7 +112,10 @@ impl Run<'_> {
         loop {
             match self.cake.dequeue(self.now) {
                 Dequeue::Send(departure) => {
-                    let wire = departure.frame.wire(&mut scratch).expect("a frame has bytes");
+                    let wire = departure
+                        .frame
+                        .wire(Checksums::Partial, &mut scratch)
+                        .expect("a frame has bytes");
                     let bytes = [wire.head, wire.payload].concat();
                     self.outputs.push(wire::finished(&bytes).expect("a vnet header and a frame"));
                 }
