@@ -29,6 +29,15 @@ pub trait Port {
     /// The port can no longer be written: it is gone, or the system refuses.
     fn send(&mut self, batch: &Batch) -> Result<usize, PortError>;
 
+    /// Bytes of frames, vnet headers not counted, that [`Port::send`] took and the device is not done with.
+    /// None where a write is done when it returns.
+    ///
+    /// # Errors
+    /// As [`Port::send`].
+    fn in_flight(&mut self) -> Result<u64, PortError> {
+        Ok(0)
+    }
+
     /// Ready when [`Port::try_recv`] is worth calling; until then, `cx` is woken when it is.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>>;
 
