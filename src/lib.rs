@@ -73,6 +73,7 @@
     clippy::unreachable
 )]
 
+pub mod dql;
 #[cfg(feature = "io")]
 #[allow(clippy::expect_used, clippy::indexing_slicing, reason = "not of the core")]
 pub mod io;

@@ -40,6 +40,8 @@ pub struct Batch {
     frames: Vec<FrameBuf>,
     runs: Vec<Entry>,
     bytes: u64,
+    /// How many of the runs are to be sent now.
+    offered: usize,
 }
 
 /// A run: some of the frames.
@@ -48,6 +50,8 @@ struct Entry {
     end: usize,
     queue: (u8, u16),
     state: State,
+    /// Of its frames, each with headers of its own.
+    bytes: u64,
 }
 
 /// How a run grows.
@@ -90,27 +94,36 @@ impl Batch {
     /// An empty batch.
     #[must_use]
     pub const fn new(coalescing: Coalescing) -> Self {
-        Self { coalescing, frames: Vec::new(), runs: Vec::new(), bytes: 0 }
+        Self { coalescing, frames: Vec::new(), runs: Vec::new(), bytes: 0, offered: 0 }
     }
 
     /// Adds a frame, or neighbouring segments of one, behind all others. `queue` is where it comes from:
     /// only frames of one queue are joined.
     pub fn push(&mut self, frame: FrameBuf, queue: (u8, u16)) {
-        self.bytes += u64::from(frame.frame_len().bytes());
+        let bytes = u64::from(frame.frame_len().bytes());
+        self.bytes += bytes;
         let joins = match self.coalescing {
             Coalescing::Off => false,
             Coalescing::On(push) => self.join(&frame, queue, push),
         };
-        if !joins {
-            let first = self.frames.len();
-            self.frames.push(frame);
-            self.runs.push(Entry { first, end: first + 1, queue, state: State::Single });
+        if joins {
+            self.runs.last_mut().into_iter().for_each(|run| run.bytes += bytes);
+            return;
         }
+        let first = self.frames.len();
+        self.frames.push(frame);
+        self.runs.push(Entry { first, end: first + 1, queue, state: State::Single, bytes });
     }
 
-    /// The runs, in the order in which they are to be sent.
+    /// Offers the first `most` runs to whoever is to send them.
+    pub fn offer(&mut self, most: usize) -> &Self {
+        self.offered = most.min(self.runs.len());
+        self
+    }
+
+    /// The runs that are offered, in the order in which they are to be sent.
     pub fn runs(&self) -> impl Iterator<Item = Run<'_>> {
-        self.runs.iter().map(|entry| Run {
+        self.runs.iter().take(self.offered).map(|entry| Run {
             frames: self.frames.get(entry.first..entry.end).unwrap_or_default(),
             joint: entry.joint(),
         })
@@ -122,27 +135,38 @@ impl Batch {
         self.bytes
     }
 
+    /// Number of runs, offered or not.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+
     /// Whether there is nothing to send.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Forgets the first `count` runs: they were sent.
-    pub fn forget(&mut self, count: usize) {
+    /// Forgets the first `count` runs: they were sent. Returns the bytes of their frames.
+    pub fn forget(&mut self, count: usize) -> u64 {
+        self.offered = 0;
         if count >= self.runs.len() {
             self.frames.clear();
             self.runs.clear();
-            self.bytes = 0;
-            return;
+            return std::mem::take(&mut self.bytes);
         }
-        let gone = self.runs.drain(..count).next_back().map_or(0, |entry| entry.end);
-        for entry in &mut self.runs {
-            entry.first -= gone;
-            entry.end -= gone;
+        let (mut gone, mut bytes) = (0, 0);
+        for run in self.runs.drain(..count) {
+            gone = run.end;
+            bytes += run.bytes;
         }
-        let bytes = |frame: FrameBuf| u64::from(frame.frame_len().bytes());
-        self.bytes -= self.frames.drain(..gone).map(bytes).sum::<u64>();
+        for run in &mut self.runs {
+            run.first -= gone;
+            run.end -= gone;
+        }
+        self.frames.drain(..gone);
+        self.bytes -= bytes;
+        bytes
     }
 
     /// Makes `frame` part of the last run, if that can be.
@@ -275,5 +299,86 @@ impl Slices<'_> {
             first.advance(VnetHeader::LEN.min(first.len()));
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::pool::tests::{plain_frame, received, train};
+    use crate::io::pool::{Pool, Received};
+    use crate::packet::Frame as _;
+
+    const QUEUE: (u8, u16) = (0, 7);
+
+    fn segments(pool: &Pool, count: u8) -> Vec<FrameBuf> {
+        let (vnet, bytes) = train(count);
+        let Received { frame, .. } = received(pool, &vnet, &bytes);
+        (0..count.into()).map(|index| frame.segment(index)).collect()
+    }
+
+    fn lengths(batch: &mut Batch) -> Vec<u16> {
+        batch.offer(usize::MAX).runs().map(|run| run.segments()).collect()
+    }
+
+    #[test]
+    fn segments_in_order_are_one_run_and_a_gap_ends_it() {
+        let pool = Pool::new();
+        let mut batch = Batch::new(Coalescing::default());
+        for (index, segment) in segments(&pool, 9).into_iter().enumerate() {
+            if index != 4 {
+                batch.push(segment, QUEUE);
+            }
+        }
+        assert_eq!(lengths(&mut batch), [4, 4]);
+    }
+
+    #[test]
+    fn a_marked_segment_is_a_run_of_its_own() {
+        let pool = Pool::new();
+        let mut batch = Batch::new(Coalescing::default());
+        for (index, mut segment) in segments(&pool, 5).into_iter().enumerate() {
+            if index == 2 {
+                assert!(segment.mark_ce());
+            }
+            batch.push(segment, QUEUE);
+        }
+        assert_eq!(lengths(&mut batch), [2, 1, 2]);
+    }
+
+    #[test]
+    fn queues_are_not_mixed() {
+        let pool = Pool::new();
+        let mut batch = Batch::new(Coalescing::default());
+        for (index, segment) in (0..).zip(segments(&pool, 4)) {
+            batch.push(segment, (0, index / 2));
+        }
+        assert_eq!(lengths(&mut batch), [2, 2]);
+    }
+
+    #[test]
+    fn nothing_is_joined_if_that_is_off() {
+        let pool = Pool::new();
+        let mut batch = Batch::new(Coalescing::Off);
+        segments(&pool, 3).into_iter().for_each(|segment| batch.push(segment, QUEUE));
+        assert_eq!(lengths(&mut batch), [1, 1, 1]);
+    }
+
+    #[test]
+    fn what_was_not_taken_stays_in_order_and_is_counted() {
+        let pool = Pool::new();
+        let mut batch = Batch::new(Coalescing::default());
+        let lens = [60, 61, 62, 63];
+        for len in lens {
+            batch.push(received(&pool, &VnetHeader::PLAIN, &plain_frame(len)).frame, QUEUE);
+        }
+        segments(&pool, 3).into_iter().for_each(|segment| batch.push(segment, QUEUE));
+        let total = batch.bytes();
+        assert_eq!(batch.forget(3), 60 + 61 + 62);
+        assert_eq!(batch.bytes(), total - 183);
+        assert_eq!(lengths(&mut batch), [1, 3]);
+        assert_eq!(batch.offer(1).runs().map(|run| run.frame_len()).collect::<Vec<_>>(), [63]);
+        assert_eq!(batch.forget(usize::MAX), total - 183);
+        assert!(batch.is_empty() && batch.bytes() == 0);
     }
 }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use super::batch::{Batch, Coalescing};
 use super::pool::{FrameBuf, Pool};
-use super::port::{Counters, Port, PortError, Recv};
+use super::port::{Counters, Port, PortError, Recv, Sent};
 use crate::packet::coalesce::Push;
 use crate::time::{Instant, Span};
 use crate::units::FrameLen;
@@ -72,13 +72,13 @@ impl<P: Port> Port for Delayed<P> {
         self.inner.try_recv(pool)
     }
 
-    fn send(&mut self, batch: &Batch) -> Result<usize, PortError> {
+    fn send(&mut self, batch: &Batch) -> Result<Sent, PortError> {
         let mut runs = 0;
         for run in batch.runs() {
             runs += 1;
             run.frames().iter().for_each(|frame| self.hold(frame));
         }
-        Ok(runs)
+        Ok(Sent { runs, congested: false })
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {
@@ -87,6 +87,10 @@ impl<P: Port> Port for Delayed<P> {
 
     fn lost_before_reading(&self) -> Option<u64> {
         self.inner.lost_before_reading()
+    }
+
+    fn in_flight(&mut self) -> Result<u64, PortError> {
+        self.inner.in_flight()
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -102,8 +106,8 @@ impl<P: Port> Port for Delayed<P> {
             self.due.push(held.frame, ANY_QUEUE);
         }
         if !self.due.is_empty() {
-            let taken = self.inner.send(&self.due)?;
-            self.due.forget(taken);
+            let sent = self.inner.send(self.due.offer(usize::MAX))?;
+            self.due.forget(sent.runs);
         }
         Ok(())
     }

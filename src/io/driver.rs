@@ -6,7 +6,8 @@
 //! Law: [`Bridge::turn`] does a bounded share of all work at one instant and says when it wants to
 //! be called again; [`run`] does the waiting. Frames that arrive while we work wait in the device,
 //! so each path is read before it is drained.
-//! Left out: more than two ports; joining segments on the way out; limiting what a port holds.
+//! What a port's device holds is limited by `dql`; the doorbell rings once per batch.
+//! Left out: more than two ports.
 
 use std::future::poll_fn;
 use std::io;
@@ -17,10 +18,11 @@ use tokio::sync::{mpsc, oneshot};
 use super::batch::{Batch, Coalescing};
 use super::clock;
 use super::pool::{FrameBuf, Pool};
-use super::port::{Counters, Port, PortError, Recv};
+use super::port::{Counters, Port, PortError, Recv, Sent};
 use super::timer::Timer;
+use crate::dql::{Dql, DqlStats};
 use crate::qdisc::{Departure, Dequeue, Discipline, Wake, Why};
-use crate::time::Instant;
+use crate::time::{Instant, Span};
 use crate::units::FrameLen;
 
 /// Most frames read of one port per turn, …
@@ -29,6 +31,11 @@ const READ_FRAMES: u32 = 64;
 const READ_BYTES: u32 = 256 * 1024;
 /// Most frames or segments drained of one discipline per turn.
 const SENT_FRAMES: u32 = 1024;
+/// A device that is not done with what it has, or had no room, is looked at again after this: at 1 Gbit/s it
+/// sends eight full frames in the meantime.
+const COMPLETION_POLL: Span = Span::from_micros(100);
+/// A device holds little while no more than one part in so many of its limit is in flight.
+const QUIET_SHARE: u64 = 8;
 
 /// Two ports and what stands between them.
 pub struct Bridge<D> {
@@ -47,6 +54,19 @@ struct Path<D> {
     discipline: D,
     /// What has left the discipline and not yet been sent.
     batch: Batch,
+    dql: Dql,
+    doorbell: Doorbell,
+    rings: u64,
+}
+
+/// When a port is to send what it was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doorbell {
+    /// Once for all that is due while the device holds little, else run by run.
+    #[default]
+    Batch,
+    /// Run by run.
+    Packet,
 }
 
 /// What the bridge itself counted.
@@ -89,6 +109,10 @@ pub struct PortSnapshot {
     pub lost_before_reading: Option<u64>,
     /// Bytes queued to leave through it.
     pub backlog: FrameLen,
+    /// Its byte limit.
+    pub dql: DqlStats,
+    /// Times the doorbell was rung.
+    pub rings: u64,
 }
 
 /// Why a bridge stopped.
@@ -125,6 +149,9 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
             egress,
             discipline,
             batch: Batch::new(Coalescing::default()),
+            dql: Dql::new(),
+            doorbell: Doorbell::default(),
+            rings: 0,
         };
         Self {
             pool: Pool::new(),
@@ -140,6 +167,15 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
     pub fn with_coalescing(mut self, coalescing: Coalescing) -> Self {
         for path in &mut self.paths {
             path.batch = Batch::new(coalescing);
+        }
+        self
+    }
+
+    /// The same bridge, ringing as `doorbell` says.
+    #[must_use]
+    pub fn with_doorbell(mut self, doorbell: Doorbell) -> Self {
+        for path in &mut self.paths {
+            path.doorbell = doorbell;
         }
         self
     }
@@ -198,6 +234,8 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
             counters: self.ports[path.egress].counters(),
             lost_before_reading: self.ports[path.egress].lost_before_reading(),
             backlog: path.discipline.backlog(),
+            dql: path.dql.stats(),
+            rings: path.rings,
         };
         let [up, down] = &self.paths;
         Snapshot { at: self.now, bridge: self.counters, ports: [port(down), port(up)] }
@@ -233,32 +271,83 @@ impl<D: Discipline<FrameBuf>> Path<D> {
         Ok(true)
     }
 
-    /// Sends what is due until there is nothing more or the share is used up.
+    /// Sends what is due until there is nothing more, no room for more, or the share is used up.
     fn drain(
         &mut self,
         port: &mut dyn Port,
         now: Instant,
         next: &mut Next,
     ) -> Result<(), PortError> {
-        self.collect(now, next);
-        if !self.batch.is_empty() {
-            let taken = port.send(&self.batch)?;
-            self.batch.forget(taken);
+        self.settle(port, now)?;
+        for _ in 0..SENT_FRAMES {
+            if self.batch.bytes() >= self.dql.available() {
+                self.dql.hold_back(now);
+                self.ring(usize::MAX, port, now)?;
+                if !self.batch.is_empty() || self.dql.available() == 0 {
+                    next.sleep_until(Some(now + COMPLETION_POLL));
+                    return Ok(());
+                }
+            }
+            match self.discipline.dequeue(now) {
+                Dequeue::Send(Departure { frame, queue, .. }) => self.batch.push(frame, queue),
+                Dequeue::Wait(Wake { why: Why::WorkBound, .. }) => break,
+                Dequeue::Wait(Wake { at, .. }) => {
+                    next.sleep_until(Some(at));
+                    return self.finish(port, now, next);
+                }
+                Dequeue::Idle => return self.finish(port, now, next),
+            }
+            if self.batch.len() > 1 && !self.rings_once() {
+                self.ring(1, port, now)?;
+            }
+        }
+        next.more = true;
+        self.finish(port, now, next)
+    }
+
+    /// Whether what is due is to leave with one ring of the doorbell rather than run by run.
+    fn rings_once(&self) -> bool {
+        self.doorbell == Doorbell::Batch && self.dql.in_flight() <= self.dql.limit() / QUIET_SHARE
+    }
+
+    /// Sends what is left of the batch; if not all of it goes, the rest is tried again soon.
+    fn finish(
+        &mut self,
+        port: &mut dyn Port,
+        now: Instant,
+        next: &mut Next,
+    ) -> Result<(), PortError> {
+        while !self.batch.is_empty() {
+            let most = if self.rings_once() { usize::MAX } else { 1 };
+            if self.ring(most, port, now)? == 0 {
+                next.sleep_until(Some(now + COMPLETION_POLL));
+                return Ok(());
+            }
         }
         Ok(())
     }
 
-    /// Moves what is due from the discipline to the batch.
-    fn collect(&mut self, now: Instant, next: &mut Next) {
-        for _ in 0..SENT_FRAMES {
-            match self.discipline.dequeue(now) {
-                Dequeue::Send(Departure { frame, queue, .. }) => self.batch.push(frame, queue),
-                Dequeue::Wait(Wake { why: Why::WorkBound, .. }) => break,
-                Dequeue::Wait(Wake { at, .. }) => return next.sleep_until(Some(at)),
-                Dequeue::Idle => return,
-            }
+    /// Hands up to `most` runs to the port; how many it took.
+    fn ring(&mut self, most: usize, port: &mut dyn Port, now: Instant) -> Result<usize, PortError> {
+        if self.batch.is_empty() {
+            return Ok(0);
         }
-        next.more = true;
+        self.rings += 1;
+        let Sent { runs, congested } = port.send(self.batch.offer(most))?;
+        self.dql.sent(self.batch.forget(runs));
+        self.settle(port, now)?;
+        if congested {
+            self.dql.shrink();
+        }
+        Ok(runs)
+    }
+
+    /// Learns what the device is done with.
+    fn settle(&mut self, port: &mut dyn Port, now: Instant) -> Result<(), PortError> {
+        if self.dql.in_flight() > 0 {
+            self.dql.complete(port.in_flight()?, now);
+        }
+        Ok(())
     }
 }
 
@@ -336,7 +425,9 @@ impl<D: Discipline<FrameBuf>> Event<D> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::VecDeque;
+    use std::rc::Rc;
 
     use super::*;
     use crate::io::delayed::Delayed;
@@ -345,7 +436,6 @@ mod tests {
     use crate::packet::vnet::VnetHeader;
     use crate::packet::{Frame, Meta, Refused};
     use crate::qdisc::Enqueued;
-    use crate::time::Span;
     use crate::units::WireLen;
 
     /// Lets a frame go every `gap`; splits superpackets if told to.
@@ -469,6 +559,127 @@ mod tests {
             bridge.turn(Instant::ZERO + gap * turn).expect("turn");
             assert_eq!(server.eject().expect("one each").1.len(), 54 + TRAIN_PAYLOAD);
         }
+    }
+
+    /// A port whose device is done with nothing until it is told to be, and may have no room.
+    struct Slow {
+        inner: PairPort,
+        state: Rc<Cell<Device>>,
+    }
+
+    #[derive(Clone, Copy, Default)]
+    struct Device {
+        in_flight: u64,
+        calls: u32,
+        full: bool,
+    }
+
+    impl Port for Slow {
+        fn name(&self) -> &str {
+            self.inner.name()
+        }
+
+        fn try_recv(&mut self, pool: &Pool) -> Result<Recv, PortError> {
+            self.inner.try_recv(pool)
+        }
+
+        fn send(&mut self, batch: &Batch) -> Result<Sent, PortError> {
+            let mut state = self.state.get();
+            state.calls += 1;
+            self.state.set(state);
+            if state.full {
+                return Ok(Sent { runs: 0, congested: true });
+            }
+            let bytes: usize = batch.runs().map(|run| run.frame_len()).sum();
+            state.in_flight += u64::try_from(bytes).expect("not so many");
+            self.state.set(state);
+            self.inner.send(batch)
+        }
+
+        fn in_flight(&mut self) -> Result<u64, PortError> {
+            Ok(self.state.get().in_flight)
+        }
+
+        fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {
+            self.inner.poll_readable(cx)
+        }
+
+        fn counters(&self) -> Counters {
+            self.inner.counters()
+        }
+    }
+
+    /// A bridge that leads to a slow device, and `frames` of a thousand bytes on their way to it.
+    fn slow_bridge(frames: usize) -> (Bridge<Metronome>, Rc<Cell<Device>>, [PairPort; 2]) {
+        let (mut client, lan) = pair("client", "lan");
+        let (wan, server) = pair("wan", "server");
+        let state = Rc::new(Cell::new(Device::default()));
+        let wan = Slow { inner: wan, state: Rc::clone(&state) };
+        let [up, down] = [(); 2].map(|()| Metronome::new(Span::ZERO, false));
+        for _ in 0..frames {
+            client.inject(&VnetHeader::PLAIN, &plain_frame(1000));
+        }
+        (Bridge::new(Box::new(lan), Box::new(wan), up, down), state, [client, server])
+    }
+
+    #[test]
+    fn a_device_is_handed_no_more_than_its_limit_while_it_is_done_with_nothing() {
+        let (mut bridge, state, _ends) = slow_bridge(60);
+        let next = bridge.turn(Instant::ZERO).expect("turn");
+        assert_eq!(next.wake, Some(Instant::ZERO + COMPLETION_POLL), "it is looked at again soon");
+        let wan = &bridge.snapshot().ports[1];
+        assert!(wan.dql.in_flight >= wan.dql.limit && wan.dql.in_flight < wan.dql.limit + 1000);
+        assert_eq!(wan.dql.in_flight, state.get().in_flight);
+        assert_eq!(wan.backlog, FrameLen(60_000 - u32::try_from(wan.dql.in_flight).expect("few")));
+        let limit = wan.dql.limit;
+
+        state.set(Device::default());
+        let later = Instant::ZERO + COMPLETION_POLL;
+        bridge.turn(later).expect("turn");
+        let wan = &bridge.snapshot().ports[1];
+        assert!(wan.dql.limit > limit, "it ran dry although something was held back");
+        assert_eq!((wan.backlog, wan.dql.stopped), (FrameLen::ZERO, COMPLETION_POLL));
+        assert_eq!(wan.counters.frames_out, 60, "nothing is lost");
+    }
+
+    #[test]
+    fn what_a_port_has_no_room_for_is_offered_again_and_the_limit_shrinks() {
+        let (mut bridge, state, _ends) = slow_bridge(3);
+        state.set(Device { full: true, ..Device::default() });
+        let next = bridge.turn(Instant::ZERO).expect("turn");
+        assert_eq!(next.wake, Some(Instant::ZERO + COMPLETION_POLL));
+        assert_eq!(bridge.snapshot().ports[1].counters.frames_out, 0);
+        let limit = bridge.snapshot().ports[1].dql.limit;
+
+        state.set(Device::default());
+        bridge.turn(next.wake.expect("soon")).expect("turn");
+        assert_eq!(bridge.snapshot().ports[1].counters.frames_out, 3);
+        assert!(limit < Dql::new().limit());
+    }
+
+    #[test]
+    fn the_doorbell_rings_once_for_all_that_is_due_or_once_for_each_run() {
+        for (doorbell, calls) in [(Doorbell::Batch, 1), (Doorbell::Packet, 20)] {
+            let (bridge, state, _ends) = slow_bridge(20);
+            let mut bridge = bridge.with_doorbell(doorbell);
+            bridge.turn(Instant::ZERO).expect("turn");
+            assert_eq!(
+                (state.get().calls, bridge.snapshot().ports[1].rings),
+                (calls, calls.into())
+            );
+        }
+    }
+
+    #[test]
+    fn a_device_that_holds_much_is_rung_for_each_run() {
+        let (mut bridge, state, [mut client, _server]) = slow_bridge(10);
+        bridge.turn(Instant::ZERO).expect("turn");
+        assert_eq!(state.get().calls, 1);
+        for _ in 0..5 {
+            client.inject(&VnetHeader::PLAIN, &plain_frame(1000));
+        }
+        bridge.turn(Instant::ZERO).expect("turn");
+        assert_eq!(state.get().calls, 1 + 5);
     }
 
     #[test]

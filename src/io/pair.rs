@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::batch::{Batch, Slices};
 use super::pool::{Pool, Scratch};
-use super::port::{Counters, Port, PortError, Recv};
+use super::port::{Counters, Port, PortError, Recv, Sent};
 use crate::packet::split::Checksums;
 use crate::packet::vnet::VnetHeader;
 
@@ -98,7 +98,7 @@ impl Port for PairPort {
         }
     }
 
-    fn send(&mut self, batch: &Batch) -> Result<usize, PortError> {
+    fn send(&mut self, batch: &Batch) -> Result<Sent, PortError> {
         let mut lane = self.outgoing.borrow_mut();
         if lane.closed {
             return Err(PortError::Gone { port: self.name.clone() });
@@ -118,7 +118,7 @@ impl Port for PairPort {
                 self.counters.write_errors.full += u64::from(run.segments());
             }
         }
-        Ok(runs)
+        Ok(Sent { runs, congested: false })
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {

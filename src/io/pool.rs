@@ -522,7 +522,8 @@ pub(in crate::io) mod tests {
         (vnet, frame)
     }
 
-    fn filled(pool: &Pool, vnet: &VnetHeader, frame: &[u8]) -> Received {
+    /// A frame as if it had been read.
+    pub(in crate::io) fn received(pool: &Pool, vnet: &VnetHeader, frame: &[u8]) -> Received {
         let bytes = [&vnet.encode(), frame].concat();
         let fill = pool.fill(|buffer| {
             buffer[..bytes.len()].copy_from_slice(&bytes);
@@ -547,10 +548,10 @@ pub(in crate::io) mod tests {
     #[test]
     fn a_small_frame_holds_a_small_slot() {
         let pool = Pool::new();
-        let small = filled(&pool, &VnetHeader::PLAIN, &plain_frame(60));
+        let small = received(&pool, &VnetHeader::PLAIN, &plain_frame(60));
         assert_eq!(small.meta.truesize, MemSize(2048 + 256));
         let (vnet, bytes) = train(40);
-        let large = filled(&pool, &vnet, &bytes);
+        let large = received(&pool, &vnet, &bytes);
         assert!(large.meta.truesize >= MemSize(65_536 + 40 * 256));
         assert_eq!((large.frame.bytes(), written(&large.frame)), (&*bytes, bytes.clone()));
     }
@@ -563,8 +564,8 @@ pub(in crate::io) mod tests {
         for round in 0..10 {
             let held: Vec<_> = (0..20)
                 .map(|i| match i % 2 {
-                    0 => filled(&pool, &vnet, &bytes).frame.segment(3),
-                    _ => filled(&pool, &VnetHeader::PLAIN, &plain_frame(60)).frame,
+                    0 => received(&pool, &vnet, &bytes).frame.segment(3),
+                    _ => received(&pool, &VnetHeader::PLAIN, &plain_frame(60)).frame,
                 })
                 .collect();
             if round == 0 {
@@ -579,7 +580,7 @@ pub(in crate::io) mod tests {
     fn idle_memory_is_bounded() {
         let pool = Pool::new();
         let (vnet, bytes) = train(40);
-        let held: Vec<_> = (0..300).map(|_| filled(&pool, &vnet, &bytes)).collect();
+        let held: Vec<_> = (0..300).map(|_| received(&pool, &vnet, &bytes)).collect();
         drop(held);
         assert!(pool.idle_bytes() < 64 * 66_000, "{} bytes idle", pool.idle_bytes());
     }
@@ -588,7 +589,7 @@ pub(in crate::io) mod tests {
     fn marking_one_segment_leaves_the_others_as_they_are() {
         let pool = Pool::new();
         let (vnet, bytes) = train(3);
-        let whole = filled(&pool, &vnet, &bytes).frame;
+        let whole = received(&pool, &vnet, &bytes).frame;
         let [first, mut second, third] = [0, 1, 2].map(|index| whole.segment(index));
         assert!(second.mark_ce());
         let marks = [first, second, third].map(|segment| ecn_of(&written(&segment)));
@@ -600,7 +601,7 @@ pub(in crate::io) mod tests {
         let pool = Pool::new();
         let (_, mut bytes) = train(1);
         bytes[15] = 0xba;
-        let whole = filled(&pool, &VnetHeader::PLAIN, &bytes).frame;
+        let whole = received(&pool, &VnetHeader::PLAIN, &bytes).frame;
         let mut other = whole.segment(0);
         assert!(other.mark_ce() && other.wash());
         assert_eq!((written(&whole)[15], written(&other)[15]), (0xba, 0x03));
@@ -610,10 +611,10 @@ pub(in crate::io) mod tests {
     fn a_frame_of_our_own_is_changed_in_place() {
         let pool = Pool::new();
         let (vnet, bytes) = train(2);
-        let mut whole = filled(&pool, &vnet, &bytes).frame;
+        let mut whole = received(&pool, &vnet, &bytes).frame;
         assert!(whole.mark_ce());
         assert_eq!(ecn_of(whole.bytes()), Ecn::Ce);
-        assert!(!filled(&pool, &VnetHeader::PLAIN, &plain_frame(60)).frame.mark_ce());
+        assert!(!received(&pool, &VnetHeader::PLAIN, &plain_frame(60)).frame.mark_ce());
     }
 
     #[test]
@@ -621,13 +622,13 @@ pub(in crate::io) mod tests {
         let pool = Pool::new();
         let (vnet, mut bytes) = train(3);
         bytes[47] |= 0x80;
-        let whole = filled(&pool, &vnet, &bytes).frame;
+        let whole = received(&pool, &vnet, &bytes).frame;
         let flags = |frame: &FrameBuf| frame.tcp().expect("it is TCP").flags.bits();
         assert_eq!(flags(&whole), 0x90);
         assert_eq!([0, 1, 2].map(|index| flags(&whole.segment(index))), [0x90, 0x10, 0x10]);
-        assert_eq!(filled(&pool, &VnetHeader::PLAIN, &plain_frame(60)).frame.tcp(), None);
+        assert_eq!(received(&pool, &VnetHeader::PLAIN, &plain_frame(60)).frame.tcp(), None);
         // The byte before the frame is the vnet header's, those behind it another frame's.
-        let cut = filled(&pool, &VnetHeader::PLAIN, &bytes[..53]).frame;
+        let cut = received(&pool, &VnetHeader::PLAIN, &bytes[..53]).frame;
         assert_eq!(cut.tcp(), None);
     }
 

@@ -21,13 +21,12 @@ pub trait Port {
     /// The port can no longer be read: it is gone, or the system refuses.
     fn try_recv(&mut self, pool: &Pool) -> Result<Recv, PortError>;
 
-    /// Sends the runs of a batch, in order, and rings the doorbell once. Returns how many of them it took:
-    /// those that it refused, which are dropped and counted, among them. What it has no room for now is
-    /// to be offered again.
+    /// Sends the runs of a batch, in order, and rings the doorbell once. Those that it refuses are dropped
+    /// and counted.
     ///
     /// # Errors
     /// The port can no longer be written: it is gone, or the system refuses.
-    fn send(&mut self, batch: &Batch) -> Result<usize, PortError>;
+    fn send(&mut self, batch: &Batch) -> Result<Sent, PortError>;
 
     /// Bytes of frames, vnet headers not counted, that [`Port::send`] took and the device is not done with.
     /// None where a write is done when it returns.
@@ -64,6 +63,16 @@ pub trait Port {
 
     /// What went through, and what did not.
     fn counters(&self) -> Counters;
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Runs that the port took, those that it refused among them. What it has no room for now is to be
+    /// offered again.
+    pub runs: usize,
+    /// Whether the device is out of room: not all was taken, or something was lost for want of buffers.
+    pub congested: bool,
 }
 
 /// What a read gave.
@@ -193,6 +202,11 @@ impl Counters {
 }
 
 impl WriteErrors {
+    /// Those that a smaller limit might have spared.
+    pub(super) const fn for_want_of_room(&self) -> u64 {
+        self.no_buffers + self.full
+    }
+
     /// All of them.
     #[must_use]
     pub const fn total(&self) -> u64 {

@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 use super::batch::{Batch, Run, Slices};
 use super::netlink::{self, LinkOptions, NetlinkError};
 use super::pool::{Pool, Scratch};
-use super::port::{Counters, NoRuns, Port, PortError, Recv};
+use super::port::{Counters, NoRuns, Port, PortError, Recv, Sent};
 use super::sys::{self, IFF_NO_PI, IFF_TAP, IFF_VNET_HDR, offload};
 use crate::packet::split::Checksums;
 use crate::packet::vnet::VnetHeader;
@@ -362,13 +362,14 @@ impl Port for TapPort {
         }
     }
 
-    fn send(&mut self, batch: &Batch) -> Result<usize, PortError> {
+    fn send(&mut self, batch: &Batch) -> Result<Sent, PortError> {
+        let lost = self.counters.write_errors.for_want_of_room();
         let mut runs = 0;
         for run in batch.runs() {
             self.send_run(run)?;
             runs += 1;
         }
-        Ok(runs)
+        Ok(Sent { runs, congested: self.counters.write_errors.for_want_of_room() > lost })
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {
