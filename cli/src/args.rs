@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use ucake::io::batch::Coalescing;
+use ucake::io::driver::Doorbell;
+use ucake::packet::coalesce::Push;
 use ucake::qdisc::Change;
 use ucake::time::Span;
 use ucake::units::Rate;
@@ -57,6 +60,51 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "WORDS", default_value = "", value_parser = Words::from_str)]
     #[arg(hide_default_value = true, allow_hyphen_values = true)]
     pub(crate) down: Words,
+    /// Which frames that leave together are joined to superpackets
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Coalesce::Exact)]
+    pub(crate) coalesce: Coalesce,
+    /// When a port sends what it was given
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Bell::Batch)]
+    pub(crate) doorbell: Bell,
+}
+
+/// Which frames are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Coalesce {
+    /// Those that are the same to the bit once they are split again
+    Exact,
+    /// Also those with PSH, which then only the last one keeps
+    Push,
+    /// None
+    Off,
+}
+
+impl From<Coalesce> for Coalescing {
+    fn from(how: Coalesce) -> Self {
+        match how {
+            Coalesce::Exact => Self::On(Push::Keep),
+            Coalesce::Push => Self::On(Push::Last),
+            Coalesce::Off => Self::Off,
+        }
+    }
+}
+
+/// When a port sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Bell {
+    /// Once for all that is due, while its device holds little
+    Batch,
+    /// Frame by frame
+    Packet,
+}
+
+impl From<Bell> for Doorbell {
+    fn from(when: Bell) -> Self {
+        match when {
+            Bell::Batch => Self::Batch,
+            Bell::Packet => Self::Packet,
+        }
+    }
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -267,6 +315,21 @@ mod tests {
         let Command::Run(run) = args.command else { panic!("run was asked for") };
         assert_eq!(run.up.change.bandwidth, Some(Some(Rate::from_bits(5_000_000))));
         assert_eq!(run.down.change.interval, Some(Span::from_millis(1)));
+    }
+
+    #[test]
+    fn what_is_joined_and_when_it_is_sent_can_be_said() {
+        let parse = |more: &[&str]| {
+            let line = [&["ucake", "run", "tap:a", "tap:b"], more].concat();
+            let Command::Run(run) = Args::try_parse_from(line).expect("good usage").command else {
+                panic!("run was asked for")
+            };
+            (run.coalesce.into(), run.doorbell.into())
+        };
+        assert_eq!(parse(&[]), (Coalescing::default(), Doorbell::default()));
+        let off = ["--coalesce", "off", "--doorbell", "packet"];
+        assert_eq!(parse(&off), (Coalescing::Off, Doorbell::Packet));
+        assert_eq!(parse(&["--coalesce", "push"]).0, Coalescing::On(Push::Last));
     }
 
     #[test]

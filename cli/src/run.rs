@@ -48,7 +48,9 @@ async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<Tap>; 2]) -> anyhow::
         let config = Config::default().changed_by(&words.change);
         Cake::new(config, MTU_FRAME, crate::secret()).with_handle(handle)
     });
-    let mut bridge = Bridge::new(lan, wan, up, down);
+    let mut bridge = Bridge::new(lan, wan, up, down)
+        .with_coalescing(args.coalesce.into())
+        .with_doorbell(args.doorbell.into());
     let mut timer = Timer::new().context("cannot make a timer")?;
     let (commands, mut inbox) = mpsc::channel(4);
     let signals = tokio::spawn(obey_signals(commands)?);
