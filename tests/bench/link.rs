@@ -1,9 +1,7 @@
-//! The bridge on real taps with real TCP: is the rate that is set the rate that leaves, how late do
-//! wake-ups run, and what does all of it cost beside the shortest relay there is?
+//! The bridge on real taps with real TCP: is the rate that is set the rate that leaves, and how late do
+//! wake-ups run? What it costs is measured by `superpackets.rs`.
 //!
-//! `cargo bench --bench link [-- --json FILE] [--rounds N] [--seconds S] [--only shaped|unlimited]`,
-//! as root, on a machine that does little else. Read throughputs as ratios: what is compared is
-//! measured in turns, in one run.
+//! `cargo bench --bench link [-- --json FILE]`, as root, on a machine that does little else.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -14,25 +12,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant as Wall};
 
-use rustix::io::Errno;
 use serde_json::{Value, json};
 use ucake::io::namespace::Namespace;
-use ucake::io::netlink;
 use ucake::io::pool::FrameBuf;
 use ucake::io::tap::{Tap, TapOptions};
 use ucake::packet::Meta;
-use ucake::qdisc::{Cake, Config, Dequeue, Discipline, Enqueued, Fifo, FifoConfig, SplitGso};
+use ucake::qdisc::{Cake, Config, Dequeue, Discipline, Enqueued};
 use ucake::time::{Instant, Span};
 use ucake::units::{FrameLen, Rate};
 
-use lab::{Family, Lab, Load, Running, cake};
+use lab::{Family, Lab, cake};
 
 #[path = "../netns/lab.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
 mod lab;
-#[path = "../../examples/relay.rs"]
-#[allow(dead_code, reason = "its main is the example's")]
-mod relay;
 
 /// TCP connections from client to server.
 const FLOWS: usize = 4;
@@ -41,22 +34,25 @@ const RATES_MBIT: [u64; 4] = [1, 20, 100, 1000];
 const SHAPED: Duration = Duration::from_secs(5);
 /// How long TCP may take to fill the link.
 const SHAPED_WARM_UP: Duration = Duration::from_secs(2);
-const UNLIMITED_WARM_UP: Duration = Duration::from_millis(300);
 /// How far the rate may be off.
 const TOLERANCE: f64 = 0.01;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let Some(args) = Args::parse()? else {
+    let words: Vec<_> = std::env::args().skip(1).collect();
+    if !words.iter().any(|word| word == "--bench") {
         println!("run by: cargo bench --bench link");
         return Ok(ExitCode::SUCCESS);
+    }
+    let json = match words.iter().filter(|word| *word != "--bench").collect::<Vec<_>>()[..] {
+        [] => None,
+        [option, path] if option == "--json" => Some(path),
+        _ => return Err("the only option is --json FILE".into()),
     };
     Namespace::new("probe")?.run(|| Tap::open("probe0", &TapOptions::default()).map(drop))?;
-    let shaped = if args.only == Some(Part::Unlimited) { Vec::new() } else { measured_shaping() };
-    let unlimited =
-        if args.only == Some(Part::Shaped) { Value::Null } else { measured_throughput(&args) };
-    if let Some(path) = &args.json {
+    let shaped = measured_shaping();
+    if let Some(path) = json {
         let shaped: Vec<_> = shaped.iter().map(Shaped::json).collect();
-        let report = json!({ "flows": FLOWS, "shaped": shaped, "unlimited": unlimited });
+        let report = json!({ "flows": FLOWS, "shaped": shaped });
         writeln!(std::fs::File::create(path)?, "{report:#}")?;
     }
     let off = shaped.iter().filter(|shaped| (shaped.of_the_rate() - 1.0).abs() > TOLERANCE).count();
@@ -65,46 +61,6 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
-}
-
-struct Args {
-    json: Option<String>,
-    rounds: usize,
-    length: Duration,
-    only: Option<Part>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    Shaped,
-    Unlimited,
-}
-
-impl Args {
-    /// `None` if this is not `cargo bench`: other commands only want to see it start.
-    fn parse() -> Result<Option<Self>, Box<dyn Error>> {
-        let length = Duration::from_millis(1500);
-        let mut found = Self { json: None, rounds: 9, length, only: None };
-        let (mut words, mut asked) = (std::env::args().skip(1), false);
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("{word} needs a value"));
-            match &*word {
-                "--bench" => asked = true,
-                "--json" => found.json = Some(value()?),
-                "--rounds" => found.rounds = value()?.parse::<usize>()?.max(1),
-                "--seconds" => found.length = Duration::try_from_secs_f64(value()?.parse()?)?,
-                "--only" => {
-                    found.only = match &*value()? {
-                        "shaped" => Some(Part::Shaped),
-                        "unlimited" => Some(Part::Unlimited),
-                        other => return Err(format!("--only {other}? shaped or unlimited").into()),
-                    }
-                }
-                _ => return Err(format!("{word}? --json, --rounds, --seconds, --only").into()),
-            }
-        }
-        Ok(asked.then_some(found))
-    }
 }
 
 /// A rate, and how it was kept.
@@ -314,160 +270,5 @@ impl Discipline<FrameBuf> for Metered {
 
     fn backlog(&self) -> FrameLen {
         self.cake.backlog()
-    }
-}
-
-/// What stands between the taps.
-#[derive(Clone, Copy)]
-enum Between {
-    Relay,
-    /// The bridge with a drop-tail queue: what everything but CAKE costs.
-    Fifo,
-    Cake(SplitGso),
-}
-
-/// Megabits per second of payload, and nanoseconds of the thread between per kilobyte of it.
-#[derive(Clone, Copy)]
-struct Throughput {
-    mbit: f64,
-    cost: f64,
-}
-
-fn measured_throughput(args: &Args) -> Value {
-    let kinds = [
-        ("relay", Between::Relay),
-        ("drop-tail", Between::Fifo),
-        ("no-split-gso", Between::Cake(SplitGso::Whole)),
-        ("split-gso", Between::Cake(SplitGso::Split)),
-    ];
-    let mut found = kinds.map(|_| Vec::with_capacity(args.rounds));
-    for _ in 0..args.rounds {
-        for ((_, kind), found) in kinds.iter().zip(&mut found) {
-            found.push(throughput(*kind, args.length));
-        }
-    }
-    println!("No rate, {FLOWS} TCP uploads, {} × {:?} in turns", args.rounds, args.length);
-    println!(
-        "{:>15} {:>26} {:>26} {:>26}",
-        "between", "Mbit/s (min … max)", "of the relay (min … max)", "its ns per kB (min … max)"
-    );
-    let rows = kinds.iter().zip(&found).map(|((name, _), ours)| {
-        let pairs = || ours.iter().zip(&found[0]);
-        let mbit = Scatter::of(ours.iter().map(|ours| ours.mbit));
-        let ratio = Scatter::of(pairs().map(|(ours, relay)| ours.mbit / relay.mbit));
-        let cost = Scatter::of(ours.iter().map(|ours| ours.cost));
-        let (rate, share, nanos) = (mbit.text(0), ratio.text(3), cost.text(0));
-        println!("{name:>15} {rate:>26} {share:>26} {nanos:>26}");
-        json!({
-            "between": name,
-            "mbit": mbit.json(),
-            "of_the_relay": ratio.json(),
-            "ns_per_kb": cost.json(),
-        })
-    });
-    rows.collect()
-}
-
-/// Median and extremes.
-struct Scatter {
-    median: f64,
-    min: f64,
-    max: f64,
-}
-
-impl Scatter {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
-        let mut values: Vec<_> = values.collect();
-        values.sort_unstable_by(f64::total_cmp);
-        let last = values.len() - 1;
-        Self { median: values[last / 2], min: values[0], max: values[last] }
-    }
-
-    fn text(&self, places: usize) -> String {
-        let Self { median, min, max } = self;
-        format!("{median:.places$} ({min:.places$} … {max:.places$})")
-    }
-
-    fn json(&self) -> Value {
-        json!({ "median": self.median, "min": self.min, "max": self.max })
-    }
-}
-
-fn throughput(between: Between, length: Duration) -> Throughput {
-    let lab = Lab::new();
-    match between {
-        Between::Relay => {
-            let relay = Relay::start(&lab);
-            let found = carried(&lab.load(FLOWS), relay.task, length);
-            relay.stop(&lab);
-            found
-        }
-        Between::Fifo => {
-            let config = FifoConfig { rate: None, limit: 10_000, split: false };
-            carried_by(&lab, lab.bridge_of(move || Fifo::new(config)), length)
-        }
-        Between::Cake(split_gso) => {
-            let config = Config { split_gso, ..Config::default() };
-            carried_by(&lab, lab.bridge(config), length)
-        }
-    }
-}
-
-fn carried_by<D>(lab: &Lab, bridge: Running<D>, length: Duration) -> Throughput
-where
-    D: Discipline<FrameBuf> + 'static,
-{
-    let task = bridge.ask(|_| task());
-    let found = carried(&lab.load(FLOWS), task, length);
-    bridge.stop().expect("a clean stop");
-    found
-}
-
-#[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
-fn carried(load: &Load, task: i32, length: Duration) -> Throughput {
-    thread::sleep(UNLIMITED_WARM_UP);
-    let (start, bytes, cpu) = (Wall::now(), load.received(), cpu_nanos(task));
-    thread::sleep(length);
-    let bytes = (load.received() - bytes) as f64;
-    let cost = (cpu_nanos(task) - cpu) as f64 * 1000.0 / bytes;
-    Throughput { mbit: bytes * 8e-6 / start.elapsed().as_secs_f64(), cost }
-}
-
-/// The calling thread, as the kernel numbers it.
-fn task() -> i32 {
-    rustix::thread::gettid().as_raw_nonzero().get()
-}
-
-/// Time a thread has spent on a processor.
-fn cpu_nanos(task: i32) -> u64 {
-    let file = format!("/proc/self/task/{task}/schedstat");
-    let stat = std::fs::read_to_string(file).expect("/proc");
-    let nanos = stat.split(' ').next().and_then(|field| field.parse().ok());
-    nanos.expect("schedstat begins with nanoseconds")
-}
-
-/// The relay on a thread of its own.
-struct Relay {
-    task: i32,
-    thread: thread::JoinHandle<Errno>,
-}
-
-impl Relay {
-    fn start(lab: &Lab) -> Self {
-        let [lan, wan] = lab.taps();
-        let (report, number) = std::sync::mpsc::channel();
-        let work = move || {
-            report.send(task()).expect("somebody waits");
-            relay::relay(&lan, &wan)
-        };
-        let thread = thread::Builder::new().name("relay".into()).spawn(work).expect("a thread");
-        Self { task: number.recv().expect("the thread starts"), thread }
-    }
-
-    /// It stops when a device goes.
-    fn stop(self, lab: &Lab) {
-        lab.client.run(|| netlink::delete("lan0").expect("it can be removed"));
-        let errno = self.thread.join().expect("the relay does not panic");
-        assert_eq!(errno, Errno::BADFD, "the relay stopped by itself");
     }
 }

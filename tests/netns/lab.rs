@@ -142,6 +142,11 @@ impl Lab {
 
     /// Starts `flows` TCP connections that carry as much as they can.
     pub(crate) fn load(&self, flows: usize) -> Load {
+        self.load_of_writes(flows, 256 * 1024)
+    }
+
+    /// The same in writes of `bytes`, without Nagle's algorithm.
+    pub(crate) fn load_of_writes(&self, flows: usize, bytes: usize) -> Load {
         let to = SocketAddr::from((Family::V4.server(), PORT));
         let listener = self.server.run(move || TcpListener::bind(to)).expect("the address is ours");
         let mut load = Load {
@@ -152,7 +157,7 @@ impl Lab {
         for _ in 0..flows {
             let source = self.client.run(move || TcpStream::connect_timeout(&to, PATIENCE));
             let (sink, _) = listener.accept().expect("a connection");
-            load.carry(source.expect("a connection"), sink);
+            load.carry(source.expect("a connection"), sink, bytes);
         }
         load
     }
@@ -186,11 +191,12 @@ impl Load {
         }
     }
 
-    fn carry(&mut self, mut source: TcpStream, mut sink: TcpStream) {
+    fn carry(&mut self, mut source: TcpStream, mut sink: TcpStream, bytes: usize) {
+        source.set_nodelay(true).expect("TCP can");
         source.set_write_timeout(Some(ATTENTION)).expect("more than nothing");
         sink.set_read_timeout(Some(ATTENTION)).expect("more than nothing");
         let stop = Arc::clone(&self.stop);
-        let chunk = vec![7; 256 * 1024];
+        let chunk = vec![7; bytes];
         self.spawn("source", move || {
             while !stop.load(Ordering::Relaxed) && goes_on(source.write(&chunk)).is_some() {}
         });
