@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tracing::info;
+use tracing::{info, warn};
 use ucake::io::driver::{self, Bridge, Command, PortSnapshot};
+use ucake::io::plain_tap::AnyTap;
 use ucake::io::pool::FrameBuf;
-use ucake::io::port::{Counters, Port};
-use ucake::io::tap::{Tap, TapOptions, TapPort};
+use ucake::io::port::Counters;
+use ucake::io::tap::TapOptions;
 use ucake::io::timer::Timer;
 use ucake::qdisc::{Cake, Config};
 use ucake::units::FrameLen;
@@ -35,14 +36,17 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(name: &PortName) -> anyhow::Result<Tap> {
+fn open(name: &PortName) -> anyhow::Result<AnyTap> {
     let PortName::Tap(device) = name;
-    Ok(Tap::open(device, &TapOptions::default())?)
+    let tap = AnyTap::open(device, &TapOptions::default())?;
+    if let AnyTap::Plain(_) = tap {
+        warn!(port = %name, "no vnet header on this system: frames one by one, without superpackets");
+    }
+    Ok(tap)
 }
 
-async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<Tap>; 2]) -> anyhow::Result<()> {
-    let lan: Box<dyn Port> = Box::new(TapPort::new(lan?)?);
-    let wan: Box<dyn Port> = Box::new(TapPort::new(wan?)?);
+async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<AnyTap>; 2]) -> anyhow::Result<()> {
+    let (lan, wan) = (lan?.into_port()?, wan?.into_port()?);
     let directions = [(&args.up, FIRST_HANDLE), (&args.down, FIRST_HANDLE + 1)];
     let [up, down] = directions.map(|(words, handle)| {
         let config = Config::default().changed_by(&words.change);

@@ -10,6 +10,7 @@ pub mod driver;
 pub mod namespace;
 pub mod netlink;
 pub mod pair;
+pub mod plain_tap;
 pub mod pool;
 pub mod port;
 mod sys;

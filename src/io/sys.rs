@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use rustix::ioctl::{Getter, IntegerSetter, Opcode, Setter, Updater, ioctl, opcode};
 use rustix::thread::UnshareFlags;
@@ -110,6 +110,13 @@ pub(super) fn tun_set_vnet_header_len(tun: impl AsFd, len: usize) -> io::Result<
     // JUSTIFICATION: no crate we use wraps the tun ioctls.
     // SAFETY: the kernel reads one `int` and checks its value.
     Ok(unsafe { ioctl(tun, Setter::<TUNSETVNETHDRSZ, libc::c_int>::new(len)) }?)
+}
+
+/// The descriptor that something owned, ours from now on.
+pub(super) fn into_owned_fd(owner: impl IntoRawFd) -> OwnedFd {
+    // JUSTIFICATION: crates older than `OwnedFd` hand their descriptor over as a number. SAFETY: by the
+    // contract of `IntoRawFd` whoever asks becomes its only owner.
+    unsafe { OwnedFd::from_raw_fd(owner.into_raw_fd()) }
 }
 
 /// Puts a descriptor under tokio's eye for reading. Call within a tokio runtime.

@@ -16,8 +16,8 @@ use tokio::io::unix::AsyncFd;
 
 use super::batch::{Batch, Run, Slices};
 use super::netlink::{self, LinkOptions, NetlinkError};
-use super::pool::{Pool, Scratch};
-use super::port::{Counters, NoRuns, Port, PortError, Recv, Sent};
+use super::pool::{Fill, Pool, Scratch};
+use super::port::{Counters, NoRuns, Port, PortError, Recv, Sent, WriteErrors};
 use super::sys::{self, IFF_NO_PI, IFF_TAP, IFF_VNET_HDR, offload};
 use crate::packet::split::Checksums;
 use crate::packet::vnet::VnetHeader;
@@ -148,9 +148,8 @@ impl Tap {
             .map_err(|source| OpenError::System { name: name.clone(), source })?;
         let offloads = best_offloads(&fd)
             .map_err(|source| OpenError::System { name: name.clone(), source })?;
-        let tap = Self { fd, name, offloads };
-        tap.set_up(options)?;
-        Ok(tap)
+        set_up(&name, options)?;
+        Ok(Self { fd, name, offloads })
     }
 
     /// Its name.
@@ -173,16 +172,17 @@ impl Tap {
     pub fn keep(&self, keep: bool) -> io::Result<()> {
         sys::tun_set_persistent(&self.fd, keep)
     }
+}
 
-    fn set_up(&self, options: &TapOptions) -> Result<(), OpenError> {
-        let TapOptions { mtu, queue_len } = *options;
-        if mtu.is_none() && queue_len.is_none() {
-            return Ok(());
-        }
-        let options = LinkOptions { mtu, queue_len, ..LinkOptions::default() };
-        netlink::configure(&self.name, &options)
-            .map_err(|source| OpenError::Options { name: self.name.clone(), source })
+/// Gives a device what is asked for.
+pub(super) fn set_up(name: &str, options: &TapOptions) -> Result<(), OpenError> {
+    let TapOptions { mtu, queue_len } = *options;
+    if mtu.is_none() && queue_len.is_none() {
+        return Ok(());
     }
+    let options = LinkOptions { mtu, queue_len, ..LinkOptions::default() };
+    netlink::configure(name, &options)
+        .map_err(|source| OpenError::Options { name: name.into(), source })
 }
 
 impl AsFd for Tap {
@@ -191,7 +191,7 @@ impl AsFd for Tap {
     }
 }
 
-fn check_name(name: &str) -> Result<(), OpenError> {
+pub(super) fn check_name(name: &str) -> Result<(), OpenError> {
     let wrong = name.is_empty()
         || name.len() >= sys::NAME_SIZE
         || name == "."
@@ -225,6 +225,19 @@ fn attach_error(name: &str, existed: bool, tun: &OwnedFd, source: io::Error) -> 
         Some(Errno::BUSY) => OpenError::Busy { name },
         Some(Errno::INVAL) if !knows_vnet_headers(tun) => OpenError::NoVnetHeader { name },
         Some(Errno::INVAL | Errno::EXIST) if existed => OpenError::NotATap { name },
+        _ => OpenError::System { name, source },
+    }
+}
+
+/// What a plain tap could not be opened for: opening the driver and attaching are one there.
+pub(super) fn plain_error(name: &str, source: io::Error) -> OpenError {
+    let name = name.to_owned();
+    match Errno::from_io_error(&source) {
+        Some(Errno::NOENT | Errno::NXIO | Errno::NODEV) => OpenError::NoTun { name },
+        Some(Errno::ACCESS) => OpenError::NoAccess { name },
+        Some(Errno::PERM) => OpenError::NotPermitted { name },
+        Some(Errno::BUSY) => OpenError::Busy { name },
+        Some(Errno::INVAL | Errno::EXIST) => OpenError::NotATap { name },
         _ => OpenError::System { name, source },
     }
 }
@@ -272,13 +285,6 @@ impl TapPort {
             }),
             Err(source) => Err(PortError::Refused { port: name, doing: "watch", source }),
         }
-    }
-
-    /// Whether the device was removed. Of that epoll says `EPOLLERR` and nothing else, which tokio
-    /// does not count as readable: looking at the read side alone would sleep for ever.
-    fn hung_up(&self, cx: &mut Context<'_>) -> bool {
-        // Watched for reading only, the write side becomes ready for one reason: an error.
-        matches!(self.fd.poll_write_ready(cx), Poll::Ready(_))
     }
 }
 
@@ -330,15 +336,7 @@ impl TapPort {
 
     /// Counts a frame that the kernel did not take.
     fn lost(&mut self, errno: Errno) -> Result<(), PortError> {
-        let errors = &mut self.counters.write_errors;
-        match errno {
-            Errno::INVAL => errors.invalid += 1,
-            Errno::IO => errors.down += 1,
-            Errno::NOBUFS | Errno::NOMEM => errors.no_buffers += 1,
-            Errno::AGAIN => errors.full += 1,
-            _ => return Err(port_error(&self.name, "write", errno.into())),
-        }
-        Ok(())
+        count_lost(&self.name, &mut self.counters.write_errors, errno)
     }
 }
 
@@ -352,14 +350,7 @@ impl Port for TapPort {
         let fill = pool.fill(|buffer| {
             fd.try_io(tokio::io::Interest::READABLE, |fd| Ok(rustix::io::read(fd, buffer)?))
         });
-        match fill {
-            Ok(fill) => Ok(self.counters.count_fill(fill)),
-            Err(error) => match Errno::from_io_error(&error) {
-                Some(Errno::INTR) => Ok(Recv::Skipped),
-                _ if error.kind() == io::ErrorKind::WouldBlock => Ok(Recv::Empty),
-                _ => Err(port_error(&self.name, "read", error)),
-            },
-        }
+        received(&self.name, &mut self.counters, fill)
     }
 
     fn send(&mut self, batch: &Batch) -> Result<Sent, PortError> {
@@ -373,23 +364,76 @@ impl Port for TapPort {
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {
-        if self.hung_up(cx) {
-            return Poll::Ready(Err(PortError::Gone { port: self.name.clone() }));
-        }
-        let readable = ready!(self.fd.poll_read_ready(cx)).map(drop);
-        Poll::Ready(readable.map_err(|error| port_error(&self.name, "watch", error)))
+        poll_readable(&self.name, &self.fd, cx)
     }
 
     fn lost_before_reading(&self) -> Option<u64> {
-        // The device may have been moved since it was opened.
-        let namespace = sys::tun_namespace(&self.fd).ok()?;
-        let link = netlink::link_in(namespace.as_fd(), &self.name).ok()?;
-        Some(link.stats.tx_dropped)
+        lost_before_reading(&self.name, self.fd.get_ref().as_fd())
     }
 
     fn counters(&self) -> Counters {
         self.counters.clone()
     }
+}
+
+/// What became of a read.
+pub(super) fn received(
+    name: &str,
+    counters: &mut Counters,
+    fill: io::Result<Fill>,
+) -> Result<Recv, PortError> {
+    match fill {
+        Ok(fill) => Ok(counters.count_fill(fill)),
+        Err(error) => match Errno::from_io_error(&error) {
+            Some(Errno::INTR) => Ok(Recv::Skipped),
+            _ if error.kind() == io::ErrorKind::WouldBlock => Ok(Recv::Empty),
+            _ => Err(port_error(name, "read", error)),
+        },
+    }
+}
+
+/// Counts a frame that the kernel did not take; an error if it takes none any more.
+pub(super) fn count_lost(
+    name: &str,
+    errors: &mut WriteErrors,
+    errno: Errno,
+) -> Result<(), PortError> {
+    match errno {
+        Errno::INVAL => errors.invalid += 1,
+        Errno::IO => errors.down += 1,
+        Errno::NOBUFS | Errno::NOMEM => errors.no_buffers += 1,
+        Errno::AGAIN => errors.full += 1,
+        _ => return Err(port_error(name, "write", errno.into())),
+    }
+    Ok(())
+}
+
+/// Ready when there is something to read, or when the device was removed.
+pub(super) fn poll_readable(
+    name: &str,
+    fd: &AsyncFd<OwnedFd>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), PortError>> {
+    if hung_up(fd, cx) {
+        return Poll::Ready(Err(PortError::Gone { port: name.into() }));
+    }
+    let readable = ready!(fd.poll_read_ready(cx)).map(drop);
+    Poll::Ready(readable.map_err(|error| port_error(name, "watch", error)))
+}
+
+/// Whether the device was removed. Of that epoll says `EPOLLERR` and nothing else, which tokio does not count
+/// as readable: looking at the read side alone would sleep for ever.
+fn hung_up(fd: &AsyncFd<OwnedFd>, cx: &mut Context<'_>) -> bool {
+    // Watched for reading only, the write side becomes ready for one reason: an error.
+    matches!(fd.poll_write_ready(cx), Poll::Ready(_))
+}
+
+/// What the device's own queue lost.
+pub(super) fn lost_before_reading(name: &str, tap: BorrowedFd<'_>) -> Option<u64> {
+    // The device may have been moved since it was opened.
+    let namespace = sys::tun_namespace(tap).ok()?;
+    let link = netlink::link_in(namespace.as_fd(), name).ok()?;
+    Some(link.stats.tx_dropped)
 }
 
 /// A tap whose device was removed is no tap any more: `EBADFD`.
