@@ -90,6 +90,25 @@ fn an_idle_bridge_sleeps() {
 }
 
 #[test]
+fn four_tcp_senders_lose_nothing_before_a_shaper_of_20_megabits() {
+    if require_netns().is_none() {
+        return;
+    }
+    let lab = Lab::new();
+    let bridge = lab.bridge(Config { bandwidth: Some(crate::mbit(20)), ..Config::default() });
+    let load = lab.load(4);
+    load.wait_for(4_000_000);
+    let snapshot = bridge.snapshot();
+    let dropped = bridge.ask(|bridge| bridge.up().stats().dropped);
+    drop(load);
+    bridge.stop().expect("a clean stop");
+    assert!(dropped > 0, "the queue stands here");
+    for port in snapshot.ports {
+        assert_eq!(port.lost_before_reading, Some(0), "{}", port.name);
+    }
+}
+
+#[test]
 fn what_a_tap_loses_unread_is_known_wherever_the_device_is() {
     let Some(namespace) = require_netns() else { return };
     let tap = namespace.run(|| {
