@@ -32,7 +32,7 @@ RUST_LOG=info (or debug, trace) shows what happens, on standard error.";
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Shape between two ports, in the foreground
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Watch what queues do to a ping: a bottleneck in the laboratory
     Lab(LabArgs),
 }

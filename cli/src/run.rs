@@ -102,7 +102,8 @@ fn table(bridge: &mut CakeBridge) -> String {
 fn direction(handle: u16, egress: &PortSnapshot, cake: &Cake<FrameBuf>) -> String {
     let place = Place { handle, dev: Some(&egress.name), refcnt: 2 };
     let first_line = show::first_line(&place, cake.config());
-    format!("{first_line}\n{}", show::statistics(&cake.stats()))
+    let stats = cake.stats();
+    format!("{first_line}\n{}{}", show::statistics(&stats), show::runs(cake.config(), &stats))
 }
 
 /// What the ports themselves counted; of this `tc` knows nothing.

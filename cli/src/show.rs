@@ -3,7 +3,8 @@
 //! Problem: people know these lines by heart and scripts take them apart by column.
 //! Source: spec §11.5 (first line) and §11.6 (statistics), `cli/tests/data/tc_show.json`.
 //! Law: what is printed can be typed again: the words of the first line are words of `words`.
-//! Left out: JSON, classes. What only ucake counts is not among these lines.
+//! Left out: JSON, classes. What only ucake counts is not among these lines, but for the line of [`runs`],
+//! which stands below them where `tc` has no word for what is configured.
 
 use std::fmt::Write as _;
 
@@ -52,6 +53,12 @@ pub fn options(config: &Config) -> String {
     }
     words.push(ack_filter(config.ack_filter).to_owned());
     words.push(split_gso(config.split_gso).to_owned());
+    if config.burst != Config::DEFAULT_BURST {
+        words.push(format!("burst {}", value::time(config.burst)));
+    }
+    if config.rtt_step != Config::DEFAULT_RTT_STEP {
+        words.push(format!("rtt-step {}", value::time(config.rtt_step)));
+    }
     if config.interval.micros() != 0 {
         words.push(format!("rtt {}", value::time(config.interval)));
     }
@@ -77,6 +84,7 @@ const fn split_gso(policy: SplitGso) -> &'static str {
     match policy {
         SplitGso::Split => "split-gso",
         SplitGso::Whole => "no-split-gso",
+        SplitGso::Auto => "auto-split-gso",
     }
 }
 
@@ -127,6 +135,21 @@ pub fn statistics(stats: &Stats) -> String {
     tins(&mut text, &stats.tins);
     text.push('\n');
     text
+}
+
+/// What only ucake counts, of an instance under `auto-split-gso`; nothing of others, so that what `tc`
+/// can configure looks as `tc` shows it.
+pub fn runs(config: &Config, stats: &Stats) -> String {
+    if config.split_gso != SplitGso::Auto {
+        return String::new();
+    }
+    format!(
+        " runs {} (mean {:.1} packets, largest {}), wake-ups late by {}\n",
+        stats.runs,
+        stats.mean_run(),
+        value::size(stats.largest_burst.bytes().into()),
+        value::time(stats.lateness),
+    )
 }
 
 /// One row of the table of tins: its label and how a tin's value is printed.
@@ -333,6 +356,18 @@ mod tests {
     }
 
     #[test]
+    fn our_words_and_our_line_are_shown_where_they_were_used_only() {
+        assert!(options(&config("auto-split-gso")).contains(" auto-split-gso rtt 100ms "));
+        let words = "auto-split-gso burst 1ms rtt-step 0us ";
+        assert!(options(&config(words)).contains(words));
+        let stats = Stats { runs: 2_000, largest_burst: FrameLen(66_240), ..example() };
+        let stats = Stats { lateness: Span::from_micros(53), ..stats };
+        assert_eq!(runs(&config(""), &stats), "");
+        let expected = " runs 2000 (mean 20.9 packets, largest 66240b), wake-ups late by 53us\n";
+        assert_eq!(runs(&config("auto-split-gso"), &stats), expected);
+    }
+
+    #[test]
     fn derived_rows_are_those_of_tc_in_every_golden_case() {
         for case in golden().iter().filter(|case| case["derived"].is_object()) {
             let words = case["words"].as_str().expect("words");
@@ -362,7 +397,7 @@ mod tests {
     fn any_config() -> impl Strategy<Value = Config> {
         let choices = (
             prop::option::of((1_u64..1_000, 0_u32..4)),
-            any::<[bool; 6]>(),
+            any::<[bool; 5]>(),
             prop::sample::select(&Diffserv::ALL[..]),
             prop::sample::select(&Isolation::ALL[..]),
             0_u8..3,
@@ -370,8 +405,9 @@ mod tests {
             (-64_i16..=256, 0_u16..=256, 0_u8..3),
             prop::option::of(1_u64..4_096),
             any::<u32>(),
+            (0_u8..3, 0_i64..1_000, 0_i64..1_000),
         );
-        choices.prop_map(|(rate, on, diffserv, isolation, ack, rtt, link, memory, fwmark)| {
+        choices.prop_map(|(rate, on, diffserv, isolation, ack, rtt, link, memory, fwmark, runs)| {
             let interval = Span::from_micros(rtt.0 * 1_000_i64.pow(rtt.1));
             Config {
                 bandwidth: rate.map(|(n, power)| Rate::from_bits(n * 8 * 1_000_u64.pow(power))),
@@ -383,7 +419,9 @@ mod tests {
                 ingress: on[3],
                 ack_filter: [AckFilter::Off, AckFilter::Conservative, AckFilter::Aggressive]
                     [usize::from(ack)],
-                split_gso: if on[4] { SplitGso::Split } else { SplitGso::Whole },
+                split_gso: SplitGso::ALL[usize::from(runs.0)],
+                burst: Span::from_micros(runs.1),
+                rtt_step: Span::from_micros(runs.2),
                 interval,
                 target: Span::from_micros((interval.micros() / 20).max(1)),
                 overhead: Overhead {
@@ -391,7 +429,7 @@ mod tests {
                     mpu: link.1,
                     link_layer: [LinkLayer::Noatm, LinkLayer::Atm, LinkLayer::Ptm]
                         [usize::from(link.2)],
-                    raw: on[5],
+                    raw: on[4],
                 },
                 memory_limit: memory.map(|pages| MemSize(pages << 10)),
                 fwmark,

@@ -167,6 +167,7 @@ pub fn dissect(frame: &[u8], vnet: &VnetHeader, truesize: MemSize) -> Result<Dis
         mark: 0,
         priority: 0,
         overrides: super::Overrides::NONE,
+        min_rtt: None,
     };
     Ok(Dissected { meta, layout, vnet })
 }

@@ -9,6 +9,7 @@ pub mod checksum;
 pub mod coalesce;
 pub mod dissect;
 pub mod ecn;
+pub mod rtt;
 pub mod split;
 pub mod tcp;
 #[cfg(test)]
@@ -16,10 +17,12 @@ pub(crate) mod testing;
 pub mod vnet;
 
 pub use dissect::{Dissected, Refused, dissect};
+pub use rtt::{Direction, RttTable, Sighting};
 pub use split::{Checksums, MAX_HEADERS, Run, whole, write_run};
 pub use tcp::TcpHeader;
 pub use vnet::VnetHeader;
 
+use crate::time::Span;
 use crate::units::{FrameLen, MemSize};
 
 /// An EtherType: IPv4.
@@ -53,6 +56,9 @@ pub struct Meta {
     pub priority: u32,
     /// What somebody who classified the frame before says of its flow and hosts; nothing from ports.
     pub overrides: Overrides,
+    /// The smallest round-trip time known of the frame's flow; `None` from whoever does not know. See
+    /// [`RttTable`].
+    pub min_rtt: Option<Span>,
 }
 
 /// A verdict on flow and hosts from outside (spec §4.6): in Linux the class id a filter gives.

@@ -19,13 +19,13 @@ const IPV6_IN_IPV4: u8 = 41;
 /// Bytes of an IPv6 header.
 const IPV6_LEN: usize = 40;
 /// Bytes of a TCP header without options.
-const TCP_LEN: usize = 20;
+pub(super) const TCP_LEN: usize = 20;
 
 /// Kinds of options.
-const END: u8 = 0;
-const NOP: u8 = 1;
+pub(super) const END: u8 = 0;
+pub(super) const NOP: u8 = 1;
 const SACK: u8 = 5;
-const TIMESTAMPS: u8 = 8;
+pub(super) const TIMESTAMPS: u8 = 8;
 const MD5: u8 = 19;
 
 /// What a TCP header says, as far as an ACK filter asks.
@@ -169,6 +169,8 @@ impl TcpFlags {
     pub const ACK: Self = Self(0x010);
     /// Opens a connection.
     pub const SYN: Self = Self(0x002);
+    /// Ends a connection that is broken.
+    pub const RST: Self = Self(0x004);
     /// Tells the sender that congestion was experienced.
     pub const ECE: Self = Self(0x040);
     /// Tells the receiver that it was heard.
@@ -262,7 +264,7 @@ impl TcpOptions {
 }
 
 impl Timestamps {
-    fn read(bytes: &[u8; 8]) -> Self {
+    pub(super) fn read(bytes: &[u8; 8]) -> Self {
         let (value, echo) = pair(*bytes);
         Self { value, echo }
     }
@@ -315,7 +317,7 @@ fn pair([a, b, c, d, e, f, g, h]: [u8; 8]) -> (u32, u32) {
     (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
 }
 
-fn ipv6_address(packet: &[u8], at: usize) -> Option<u128> {
+pub(super) fn ipv6_address(packet: &[u8], at: usize) -> Option<u128> {
     let bytes = packet.get(at..)?.first_chunk()?;
     Some(u128::from_be_bytes(*bytes))
 }

@@ -39,6 +39,11 @@ pub struct Config {
     pub ack_filter: AckFilter,
     /// Whether superpackets are divided.
     pub split_gso: SplitGso,
+    /// With [`SplitGso::Auto`]: time of the rate that a run may take; zero is none.
+    pub burst: Span,
+    /// With [`SplitGso::Auto`]: for each whole such step of its smallest round-trip time, a flow's extra is
+    /// halved; zero gives no flow an extra.
+    pub rtt_step: Span,
     /// CoDel's interval: time for a sender to react, at least 1 µs.
     pub interval: Span,
     /// CoDel's target: acceptable standing delay, at least 1 µs.
@@ -54,6 +59,12 @@ pub struct Config {
 impl Config {
     /// The interval of the `internet` preset.
     pub const DEFAULT_INTERVAL: Span = Span::from_millis(100);
+    /// 31 kB at 1 Gbit/s, a fraction of what a round trip across a city takes, and no more than one
+    /// packet at 48 Mbit/s and below.
+    pub const DEFAULT_BURST: Span = Span::from_micros(250);
+    /// What Linux's TCP sizes its own superpackets by (`tcp_tso_rtt_log`): within a site the extra is
+    /// nearly whole, across a country nothing.
+    pub const DEFAULT_RTT_STEP: Span = Span::from_micros(512);
 
     /// The rate to shape to, with a rate of zero read as unlimited.
     #[must_use]
@@ -90,6 +101,8 @@ impl Config {
         set(&mut self.ack_filter, change.ack_filter);
         set(&mut self.memory_limit, change.memory_limit);
         set(&mut self.split_gso, change.split_gso);
+        set(&mut self.burst, change.burst.map(|span| span.max(Span::ZERO)));
+        set(&mut self.rtt_step, change.rtt_step.map(|span| span.max(Span::ZERO)));
         set(&mut self.fwmark, change.fwmark);
         self
     }
@@ -107,6 +120,8 @@ impl Default for Config {
             ingress: false,
             ack_filter: AckFilter::Off,
             split_gso: SplitGso::Split,
+            burst: Self::DEFAULT_BURST,
+            rtt_step: Self::DEFAULT_RTT_STEP,
             interval: Self::DEFAULT_INTERVAL,
             target: Span::from_millis(5),
             overhead: Overhead::default(),
@@ -137,6 +152,10 @@ pub struct Change {
     pub ack_filter: Option<AckFilter>,
     /// Superpacket policy.
     pub split_gso: Option<SplitGso>,
+    /// Time of the rate that a run may take; zero is none.
+    pub burst: Option<Span>,
+    /// Step of the round-trip time that halves a near flow's extra; zero gives no extra.
+    pub rtt_step: Option<Span>,
     /// CoDel's interval.
     pub interval: Option<Span>,
     /// CoDel's target.
@@ -296,6 +315,20 @@ pub enum SplitGso {
     Split,
     /// A superpacket is one packet (`no-split-gso`).
     Whole,
+    /// Decided per segment, but segments of one superpacket may leave together, within a budget
+    /// (`auto-split-gso`, which is ours).
+    Auto,
+}
+
+impl SplitGso {
+    /// Every policy.
+    pub const ALL: [Self; 3] = [Self::Split, Self::Whole, Self::Auto];
+
+    /// Whether every decision is taken per segment.
+    #[must_use]
+    pub const fn divides(self) -> bool {
+        matches!(self, Self::Split | Self::Auto)
+    }
 }
 
 /// What the link adds to each packet (spec §7).
@@ -360,6 +393,14 @@ mod tests {
         assert_eq!(config.overhead.bytes, 128);
         assert_eq!(config.overhead.mpu, 128);
         assert!(!config.overhead.raw);
+    }
+
+    #[test]
+    fn neither_burst_nor_step_is_negative() {
+        let negative = Some(Span::from_micros(-1));
+        let change = Change { burst: negative, rtt_step: negative, ..Change::default() };
+        let config = Config::default().changed_by(&change);
+        assert_eq!((config.burst, config.rtt_step), (Span::ZERO, Span::ZERO));
     }
 
     #[test]

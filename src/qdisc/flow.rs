@@ -5,6 +5,7 @@
 //! instance; a train is one node with a cursor, and each segment leaves as if it had been queued alone.
 //! Left out: which queue is served when (`drr`), which packet is dropped (`cobalt`, `overflow`).
 
+use super::auto_split::Near;
 use super::cobalt::Cobalt;
 use crate::packet::tcp::TcpFlags;
 use crate::packet::{Frame, Meta, Segments, TcpHeader};
@@ -34,6 +35,8 @@ pub struct Packet<F> {
     divided: bool,
     /// Whether this could be an ACK that is not needed any more; true as long as nobody has looked.
     may_be_ack: bool,
+    /// What the extra of its flow is.
+    near: Near,
     /// What each segment but the last is charged, and the last one.
     each: Charge,
     last: Charge,
@@ -78,6 +81,7 @@ impl<F: Frame> Packet<F> {
             segments: 1,
             divided: false,
             may_be_ack: true,
+            near: Near::UNKNOWN,
             each: charge,
             last: charge,
             counts_as: meta.segments.count.max(1),
@@ -111,6 +115,7 @@ impl<F: Frame> Packet<F> {
             segments,
             divided: true,
             may_be_ack: false,
+            near: Near::UNKNOWN,
             each,
             last,
             counts_as: 1,
@@ -147,6 +152,21 @@ impl<F: Frame> Packet<F> {
         self.may_be_ack = may_be_ack;
     }
 
+    /// How near the ends of its flow are to each other, where that counts.
+    pub fn set_near(&mut self, near: Near) {
+        self.near = near;
+    }
+
+    /// What [`Self::set_near`] said.
+    pub fn near(&self) -> Near {
+        self.near
+    }
+
+    /// Length on the wire of the unit that leaves next.
+    pub fn next_wire_len(&self) -> WireLen {
+        if self.units() == 1 { self.last.wire_len } else { self.each.wire_len }
+    }
+
     /// The frame's TCP header.
     pub fn tcp(&self) -> Option<TcpHeader> {
         self.frame.tcp()
@@ -175,6 +195,14 @@ pub struct Place {
     node: u32,
     /// The node before it.
     previous: u32,
+}
+
+/// A train some segments of which have left.
+pub struct Begun<'a, F> {
+    /// The train.
+    pub train: &'a Packet<F>,
+    /// What it is known by as long as it is queued.
+    pub node: u32,
 }
 
 impl PacketQueue {
@@ -223,6 +251,12 @@ impl PacketQueue {
         self.acks -= u32::from(packet.may_be_ack);
         let frame = if packet.divided { packet.frame.segment(segment) } else { packet.frame };
         Some(Unit { frame, charge: packet.last, enqueued_at, counts_as })
+    }
+
+    /// The train at the head of the queue, if a segment of it has left already.
+    pub fn begun<'a, F>(&self, nodes: &'a Slab<Packet<F>>) -> Option<Begun<'a, F>> {
+        let train = nodes.get(self.head as usize).filter(|packet| packet.segment > 0)?;
+        Some(Begun { train, node: self.head })
     }
 
     /// Takes out a packet wherever it stands; the others keep their order. `None`, with nothing

@@ -10,6 +10,7 @@
 //! Left out: NAT (spec §4.7).
 
 mod ack_filter;
+mod auto_split;
 mod autorate;
 mod cobalt;
 mod config;
@@ -38,6 +39,7 @@ pub use stats::{MinMax, QueueStats, Stats, TinStats};
 use crate::packet::{Frame, Meta};
 use crate::time::{Instant, Span};
 use crate::units::{FrameLen, MemSize, WireLen};
+use auto_split::{AutoSplit, Near};
 use autorate::Estimator;
 use flow::{Charge, Flow, Packet, PacketQueue, Unit};
 use hash::FlowHasher;
@@ -47,6 +49,7 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg32;
 use shaper::{Fate, Shaper};
 use slab::Slab;
+use stats::Bursts;
 use tin::Tin;
 
 /// Steps (a flow turned to the back, a packet dropped, an empty queue put away) in one call of
@@ -179,6 +182,7 @@ pub struct Cake<F> {
     packets: Slab<Packet<F>>,
     overflow: Overflow,
     estimator: Estimator,
+    auto: AutoSplit,
     memory_limit: MemSize,
     memory: MemSize,
     backlog: FrameLen,
@@ -186,6 +190,7 @@ pub struct Cake<F> {
     queued: u64,
     last_now: Instant,
     counters: Counters,
+    bursts: Bursts,
 }
 
 /// What an instance counts.
@@ -232,12 +237,14 @@ impl<F: Frame> Cake<F> {
             packets: Slab::new(),
             overflow: Overflow::new(),
             estimator: Estimator::new(config.shaped_rate()),
+            auto: AutoSplit::default(),
             memory_limit: MemSize::ZERO,
             memory: MemSize::ZERO,
             backlog: FrameLen::ZERO,
             queued: 0,
             last_now: Instant::ZERO,
             counters: Counters::default(),
+            bursts: Bursts::default(),
         };
         cake.configure(config);
         cake
@@ -293,6 +300,9 @@ impl<F: Frame> Cake<F> {
             average_network_offset: self.lengths.average_network_offset(),
             catch_up_capped: self.shaper.catch_up_capped(),
             clock_went_back: self.counters.clock_went_back,
+            runs: self.bursts.runs(),
+            largest_burst: self.bursts.largest(),
+            lateness: self.auto.lateness(),
             tins: displayed.map(|index| self.tins[usize::from(index)].stats()).collect(),
         }
     }
@@ -314,6 +324,7 @@ impl<F: Frame> Cake<F> {
         let rate = config.shaped_rate();
         self.config = config;
         self.shaper.set_rate(rate);
+        self.auto.configure(&config);
         self.lengths.set(config.overhead);
         self.memory_limit = memory_limit(&config, self.mtu);
         let before = self.tin_count;
@@ -422,14 +433,19 @@ impl<F: Frame> Cake<F> {
         let lengths = &mut self.lengths;
         let count = meta.segments.count.max(1);
         let offset = meta.network_offset;
-        let divides = self.config.split_gso == SplitGso::Split;
+        let divides = self.config.split_gso.divides();
         lengths.observe_offset(offset, if divides { count } else { 1 });
         if !flow::is_superpacket(meta.segments) {
             let wire_len = lengths.adjust(meta.len, offset);
             return Packet::whole(frame, meta, wire_len, now);
         }
-        if self.config.split_gso == SplitGso::Split {
-            return Packet::train(frame, meta, count, |len| lengths.adjust(len, offset), now);
+        if divides {
+            let wire_len = |len| lengths.adjust(len, offset);
+            let mut train = Packet::train(frame, meta, count, wire_len, now);
+            if self.config.split_gso == SplitGso::Auto {
+                train.set_near(Near::new(meta.min_rtt, self.config.rtt_step));
+            }
+            return train;
         }
         // Spec §7.2: whole, yet with the overhead of each segment.
         let each = lengths.adjust(meta.segment_len(0), offset);
@@ -502,9 +518,38 @@ impl<F: Frame> Cake<F> {
     /// Charges the clocks (spec §6.2); nothing while unlimited.
     fn charge(&mut self, tin: u8, wire_len: WireLen, fate: Fate, now: Instant) {
         if self.shaper.is_shaped() {
-            self.tins[usize::from(tin)].charge(wire_len, now);
+            self.tins[usize::from(tin)].charge(wire_len, self.auto.before(), now);
             self.shaper.charge(wire_len, fate);
         }
+    }
+
+    /// Spec §1.2: as fast as the clocks allow, a tin, a flow, a packet. `steps` have been done in this call
+    /// before.
+    fn schedule(&mut self, mut steps: u32, now: Instant) -> Dequeue<F> {
+        let mut first_pass = true;
+        while self.queued > 0 {
+            if let Some(wake) = self.shaper.gate(now) {
+                self.counters.overlimits += 1;
+                return Dequeue::Wait(wake);
+            }
+            let Some(tin) = self.choose_tin(now) else { break };
+            self.current_tin = tin;
+            loop {
+                steps += 1;
+                if steps >= WORK_BOUND {
+                    return Dequeue::Wait(Wake { at: now, why: Why::WorkBound });
+                }
+                match self.serve(tin, first_pass, &mut steps, now) {
+                    Served::Departed(departure) => return Dequeue::Send(departure),
+                    Served::Retry => first_pass = false,
+                    Served::Again => {
+                        first_pass = false;
+                        break;
+                    }
+                }
+            }
+        }
+        Dequeue::Idle
     }
 
     fn choose_tin(&mut self, now: Instant) -> Option<u8> {
@@ -581,6 +626,7 @@ impl<F: Frame> Cake<F> {
         let index = usize::from(queue.tin);
         self.counters.sent_bytes += u64::from(charge.len.0);
         self.counters.sent_packets += u64::from(counts_as);
+        self.bursts.observe(queue, charge.len, now);
         self.tins[index].deliver(marked, sojourn);
         self.charge(queue.tin, charge.wire_len, Fate::Delivered, now);
         self.tins[index].spend(queue.slot, charge.wire_len);
@@ -617,31 +663,10 @@ impl<F: Frame> Discipline<F> for Cake<F> {
 
     fn dequeue(&mut self, now: Instant) -> Dequeue<F> {
         let now = self.forward(now);
-        let mut first_pass = true;
-        let mut steps = 0;
-        while self.queued > 0 {
-            if let Some(wake) = self.shaper.gate(now) {
-                self.counters.overlimits += 1;
-                return Dequeue::Wait(wake);
-            }
-            let Some(tin) = self.choose_tin(now) else { break };
-            self.current_tin = tin;
-            loop {
-                steps += 1;
-                if steps >= WORK_BOUND {
-                    return Dequeue::Wait(Wake { at: now, why: Why::WorkBound });
-                }
-                match self.serve(tin, first_pass, &mut steps, now) {
-                    Served::Departed(departure) => return Dequeue::Send(departure),
-                    Served::Retry => first_pass = false,
-                    Served::Again => {
-                        first_pass = false;
-                        break;
-                    }
-                }
-            }
+        if self.config.split_gso == SplitGso::Auto {
+            return self.dequeue_in_runs(now);
         }
-        Dequeue::Idle
+        self.schedule(0, now)
     }
 
     fn backlog(&self) -> FrameLen {

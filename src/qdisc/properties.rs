@@ -12,20 +12,62 @@ use std::collections::HashMap;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Enqueue { flow: u16, hosts: (u8, u8), dscp: u8, segments: u16, len: u32, ect: bool, class: u32 },
-    Ack { flow: u16, segments: u16, tcp: TcpHeader },
-    Dequeue { most: u8 },
-    Advance { nanos: i64 },
-    Rate { bits: Option<u64> },
-    Memory { bytes: u64 },
-    Rtt { micros: i64 },
-    Split { split: bool },
-    Ingress { ingress: bool },
-    Acks { ack_filter: AckFilter },
-    Tins { diffserv: Diffserv },
-    Isolate { isolation: Isolation, nat: bool },
-    Autorate { on: bool },
-    Overhead { bytes: i16 },
+    Enqueue {
+        flow: u16,
+        hosts: (u8, u8),
+        dscp: u8,
+        segments: u16,
+        len: u32,
+        ect: bool,
+        class: u32,
+        rtt: Option<i64>,
+    },
+    Ack {
+        flow: u16,
+        segments: u16,
+        tcp: TcpHeader,
+    },
+    Dequeue {
+        most: u8,
+    },
+    Advance {
+        nanos: i64,
+    },
+    Rate {
+        bits: Option<u64>,
+    },
+    Memory {
+        bytes: u64,
+    },
+    Rtt {
+        micros: i64,
+    },
+    Split {
+        split_gso: SplitGso,
+    },
+    Runs {
+        burst: i64,
+        rtt_step: i64,
+    },
+    Ingress {
+        ingress: bool,
+    },
+    Acks {
+        ack_filter: AckFilter,
+    },
+    Tins {
+        diffserv: Diffserv,
+    },
+    Isolate {
+        isolation: Isolation,
+        nat: bool,
+    },
+    Autorate {
+        on: bool,
+    },
+    Overhead {
+        bytes: i16,
+    },
 }
 
 /// A packet of one of three connections that says something about few numbers.
@@ -54,20 +96,27 @@ fn ack() -> impl Strategy<Value = Op> {
     )
 }
 
+fn split_gso() -> impl Strategy<Value = SplitGso> {
+    prop::sample::select(&SplitGso::ALL[..])
+}
+
 fn op() -> impl Strategy<Value = Op> {
     let class =
         prop_oneof![9 => Just(0), 1 => (0..3_u32, 0..1100_u32).prop_map(|(h, f)| h << 16 | f)];
-    let enqueue =
-        (0..4000_u16, (0..9_u8, 0..9_u8), 0..64_u8, 1..20_u16, 1..1600_u32, any::<bool>(), class)
-            .prop_map(|(flow, hosts, dscp, segments, len, ect, class)| Op::Enqueue {
-                class,
-                flow: if flow < 3000 { flow % 8 } else { flow },
-                hosts,
-                dscp: if dscp < 40 { 0 } else { dscp },
-                segments: if segments < 15 { 1 } else { segments },
-                len,
-                ect,
-            });
+    let rtt = prop::option::of(0..5_000_i64);
+    let whose = (0..4000_u16, (0..9_u8, 0..9_u8), 0..64_u8, class);
+    let enqueue = (whose, 1..20_u16, 1..1600_u32, any::<bool>(), rtt).prop_map(
+        |((flow, hosts, dscp, class), segments, len, ect, rtt)| Op::Enqueue {
+            class,
+            flow: if flow < 3000 { flow % 8 } else { flow },
+            hosts,
+            dscp: if dscp < 40 { 0 } else { dscp },
+            segments: if segments < 15 { 1 } else { segments },
+            len,
+            ect,
+            rtt,
+        },
+    );
     prop_oneof![
         12 => enqueue,
         8 => ack(),
@@ -79,7 +128,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => prop_oneof![Just(1_u64), 1..100_000_u64, Just(u64::from(u32::MAX))]
             .prop_map(|bytes| Op::Memory { bytes }),
         1 => (0..2_000_000_000_i64).prop_map(|micros| Op::Rtt { micros }),
-        1 => any::<bool>().prop_map(|split| Op::Split { split }),
+        1 => split_gso().prop_map(|split_gso| Op::Split { split_gso }),
+        1 => (0..2_000_i64, 0..2_000_i64)
+            .prop_map(|(burst, rtt_step)| Op::Runs { burst, rtt_step }),
         1 => any::<bool>().prop_map(|ingress| Op::Ingress { ingress }),
         1 => prop_oneof![Just(AckFilter::Off), Just(AckFilter::Conservative), Just(AckFilter::Aggressive)]
             .prop_map(|ack_filter| Op::Acks { ack_filter }),
@@ -102,6 +153,8 @@ struct Books {
     /// By queue of departure and flow: the sequence that left last.
     left: HashMap<(u8, usize), u64>,
     wake: Option<Instant>,
+    /// Of what leaves in one go: its queue, when it began, its length so far and what it must not exceed.
+    run: Option<((u8, u16), Instant, WireLen, WireLen)>,
     /// Whether packets of one flow may be in several queues, since a change of configuration moved some.
     mixed: bool,
 }
@@ -116,6 +169,7 @@ impl Books {
             sequence: 0,
             left: HashMap::new(),
             wake: None,
+            run: None,
             mixed: false,
         }
     }
@@ -123,7 +177,7 @@ impl Books {
     fn apply(&mut self, op: &Op) {
         let change = |change: Change, cake: &mut Cake<SimFrame>| cake.change(&change);
         match *op {
-            Op::Enqueue { flow: number, hosts, dscp, segments, len, ect, class } => {
+            Op::Enqueue { flow: number, hosts, dscp, segments, len, ect, class, rtt } => {
                 let meta = flow(number)
                     .between(u32::from(hosts.0), u32::from(hosts.1))
                     .with_dscp(dscp)
@@ -134,7 +188,9 @@ impl Books {
                 } else {
                     meta.with_len(FrameLen(len))
                 };
-                let meta = Meta { overrides: Overrides::from_class(class), ..meta };
+                let (overrides, min_rtt) =
+                    (Overrides::from_class(class), rtt.map(Span::from_micros));
+                let meta = Meta { overrides, min_rtt, ..meta };
                 let source = usize::from(number) * 81 + usize::from(hosts.0 * 9 + hosts.1);
                 self.enqueue(source << 32 | class as usize, &meta);
             }
@@ -162,9 +218,13 @@ impl Books {
                 let target = Some(Span::from_micros(micros / 20));
                 change(Change { interval, target, ..Change::default() }, &mut self.cake);
             }
-            Op::Split { split } => {
-                let split_gso = Some(if split { SplitGso::Split } else { SplitGso::Whole });
+            Op::Split { split_gso } => {
+                let split_gso = Some(split_gso);
                 change(Change { split_gso, ..Change::default() }, &mut self.cake);
+            }
+            Op::Runs { burst, rtt_step } => {
+                let [burst, rtt_step] = [burst, rtt_step].map(Span::from_micros).map(Some);
+                change(Change { burst, rtt_step, ..Change::default() }, &mut self.cake);
             }
             Op::Ingress { ingress } => {
                 change(Change { ingress: Some(ingress), ..Change::default() }, &mut self.cake);
@@ -207,10 +267,8 @@ impl Books {
         let frame = SimFrame { source, sequence: self.sequence, tcp, ..SimFrame::new(meta) };
         self.sequence += 100;
         self.seen = self.seen.max(self.now);
-        let units = match self.cake.config.split_gso {
-            SplitGso::Split => u64::from(meta.segments.count),
-            SplitGso::Whole => 1,
-        };
+        let divides = self.cake.config.split_gso.divides();
+        let units = if divides { u64::from(meta.segments.count) } else { 1 };
         self.cake.enqueue(frame, meta, self.now);
         self.units_in += units;
         let lost = self.cake.counters.dropped - dropped;
@@ -227,8 +285,10 @@ impl Books {
     fn dequeue(&mut self, most: usize) {
         for _ in 0..most {
             self.seen = self.seen.max(self.now);
+            let closed = self.cake.shaper.clone().gate(self.seen).is_some();
             match self.cake.dequeue(self.now) {
                 Dequeue::Send(departure) => {
+                    self.observe_run(&departure, closed);
                     if let Some(at) = self.wake {
                         assert!(self.seen >= at, "left at {:?}, not before {at:?}", self.seen);
                     }
@@ -252,6 +312,21 @@ impl Books {
                 }
             }
         }
+    }
+
+    /// What leaves while the gate is `closed` belongs to a run, which has begun while it was open.
+    fn observe_run(&mut self, departure: &Departure<SimFrame>, closed: bool) {
+        let Departure { wire_len, queue, .. } = *departure;
+        if !closed {
+            let most = self.cake.auto.budget(Near::NEAREST).max(wire_len);
+            self.run = Some((queue, self.seen, wire_len, most));
+            return;
+        }
+        assert_eq!(self.cake.config.split_gso, SplitGso::Auto);
+        let (of, at, len, most) = self.run.expect("it has begun");
+        assert_eq!((of, at), (queue, self.seen), "another queue, or another time");
+        assert!(len + wire_len <= most, "{len} and {wire_len} are over {most}");
+        self.run = Some((of, at, len + wire_len, most));
     }
 
     fn check(&self) {
@@ -354,15 +429,37 @@ proptest! {
     fn all_invariants_hold_after_every_operation(
         ops in proptest::collection::vec(op(), 1..160),
         diffserv in 0..5_usize,
-        shaped in any::<bool>(),
+        mbit in prop_oneof![Just(None), Just(Some(20)), Just(Some(1000))],
+        split_gso in split_gso(),
     ) {
-        let bandwidth = shaped.then(|| Rate::from_bits(20_000_000));
+        let bandwidth = mbit.map(|mbit| Rate::from_bits(mbit * 1_000_000));
         let diffserv = Diffserv::ALL[diffserv];
-        let mut books = Books::new(Config { bandwidth, diffserv, ..Config::default() });
+        let mut books = Books::new(Config { bandwidth, diffserv, split_gso, ..Config::default() });
         for op in &ops {
             books.apply(op);
         }
         books.close();
+    }
+
+    #[test]
+    fn without_burst_and_step_runs_are_single_segments_and_everything_is_as_under_split_gso(
+        ops in proptest::collection::vec(op(), 1..160),
+        bits in prop_oneof![Just(None), (20..34_u32).prop_map(|power| Some(1_u64 << power))],
+    ) {
+        let bandwidth = bits.map(Rate::from_bits);
+        let none = Span::ZERO;
+        let auto = Config {
+            bandwidth, split_gso: SplitGso::Auto, burst: none, rtt_step: none, ..Config::default()
+        };
+        let mut auto = Books::new(auto);
+        let mut split = Books::new(Config { bandwidth, ..Config::default() });
+        for op in ops.iter().filter(|op| !matches!(op, Op::Split { .. } | Op::Runs { .. })) {
+            auto.apply(op);
+            split.apply(op);
+            prop_assert_eq!(&auto.left, &split.left);
+            let stats = Stats { lateness: none, ..auto.cake.stats() };
+            prop_assert_eq!(stats, split.cake.stats());
+        }
     }
 }
 
@@ -388,7 +485,7 @@ proptest! {
     #[test]
     fn nothing_that_is_said_of_a_frame_stops_an_instance(
         metas in proptest::collection::vec(any_meta(), 1..8),
-        split in any::<bool>(),
+        split_gso in split_gso(),
         limit in prop_oneof![Just(1), Just(100_000), Just(u64::MAX)],
         bits in prop_oneof![Just(0), Just(8_u64), Just(u64::MAX)],
         nanos in prop_oneof![Just(i64::MIN), Just(0), Just(i64::MAX - 5), Just(i64::MAX)],
@@ -396,14 +493,14 @@ proptest! {
         let config = Config {
             bandwidth: Some(Rate::from_bits(bits)),
             memory_limit: Some(MemSize(limit)),
-            split_gso: if split { SplitGso::Split } else { SplitGso::Whole },
+            split_gso,
             ..Config::default()
         };
         let mut cake = Cake::new(config, FrameLen(1514), Entropy::from_seed(7));
         let now = Instant::from_nanos(nanos);
         let (mut taken, mut left) = (0, 0);
         for meta in &metas {
-            taken += if split { u64::from(meta.segments.count.max(1)) } else { 1 };
+            taken += if split_gso.divides() { u64::from(meta.segments.count.max(1)) } else { 1 };
             cake.enqueue(SimFrame::new(meta), meta, now);
             prop_assert!(cake.memory <= cake.memory_limit || cake.queued == 0);
             for _ in 0..2 {

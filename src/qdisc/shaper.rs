@@ -180,8 +180,10 @@ impl TinClock {
         self.next_at - now
     }
 
-    /// Charges a packet: at most one packet ahead of `now`, any time behind (spec §6.2).
-    pub fn charge(&mut self, len: WireLen, now: Instant) {
+    /// Charges a packet: at most one packet ahead of `now`, any time behind (spec §6.2). If it leaves in one
+    /// go with those `before` it, they are charged as one packet of all their bytes would be.
+    pub fn charge(&mut self, len: WireLen, before: WireLen, now: Instant) {
+        let now = now + self.rate.duration(before);
         let duration = self.rate.duration(len);
         if self.next_at < now {
             self.next_at += duration;
@@ -295,11 +297,27 @@ mod tests {
         clock.set_rate(Some(Rate::from_bytes(1_000_000)));
         let now = at(5_000_000_000);
         clock.wake(now);
-        clock.charge(WireLen(1000), now);
-        clock.charge(WireLen(1000), now);
+        clock.charge(WireLen(1000), WireLen::ZERO, now);
+        clock.charge(WireLen(1000), WireLen::ZERO, now);
         assert_eq!(clock.ahead(now), Span::from_millis(1), "never two packets ahead");
         let later = now + Span::from_secs(1);
-        clock.charge(WireLen(1000), later);
+        clock.charge(WireLen(1000), WireLen::ZERO, later);
         assert_eq!(clock.ahead(later), Span::from_millis(-998), "a lag shrinks packet by packet");
+    }
+
+    #[test]
+    fn packets_that_leave_in_one_go_are_charged_to_a_tin_as_one_of_their_size() {
+        let now = at(5_000_000_000);
+        for ahead in -4000..8000 {
+            let mut together = TinClock::default();
+            together.set_rate(Some(Rate::from_bytes(1_000_000)));
+            together.next_at = now + Span::from_micros(ahead);
+            let mut singly = together.clone();
+            together.charge(WireLen(5000), WireLen::ZERO, now);
+            for before in 0..5 {
+                singly.charge(WireLen(1000), WireLen(before * 1000), now);
+            }
+            assert_eq!(singly.next_at, together.next_at, "{ahead} us ahead before");
+        }
     }
 }

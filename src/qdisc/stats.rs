@@ -4,7 +4,8 @@
 //! converts (`tc` shows bits per second and microseconds).
 //! Left out: the text and JSON forms, which the command line owns.
 
-use crate::time::Span;
+use super::overflow::QueueId;
+use crate::time::{Instant, Span};
 use crate::units::{FrameLen, MemSize, Rate};
 
 /// A snapshot of a CAKE instance.
@@ -38,8 +39,64 @@ pub struct Stats {
     pub catch_up_capped: u64,
     /// Times `now` was earlier than before; such a call is answered as if no time had passed.
     pub clock_went_back: u64,
+    /// Runs delivered: packets that left one queue back to back at one instant.
+    pub runs: u64,
+    /// Bytes of the largest run.
+    pub largest_burst: FrameLen,
+    /// By how much wake-ups are late, as a moving average; measured under `auto-split-gso` only.
+    pub lateness: Span,
     /// The tins in use, in display order (spec §3.2).
     pub tins: Vec<TinStats>,
+}
+
+impl Stats {
+    /// Packets in a run, on average; 0 before the first.
+    ///
+    /// ```
+    /// use ucake::qdisc::Stats;
+    /// let stats = Stats { sent_packets: 30, runs: 4, ..Stats::default() };
+    /// assert_eq!(stats.mean_run(), 7.5);
+    /// ```
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "a figure to look at")]
+    pub fn mean_run(&self) -> f64 {
+        self.sent_packets as f64 / self.runs.max(1) as f64
+    }
+}
+
+/// What left back to back.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bursts {
+    runs: u64,
+    largest: FrameLen,
+    /// The last run: where it came from, when, and how long it is so far.
+    last: Option<(QueueId, Instant)>,
+    len: FrameLen,
+}
+
+impl Bursts {
+    /// Counts a packet of `len` that leaves `queue`.
+    pub fn observe(&mut self, queue: QueueId, len: FrameLen, now: Instant) {
+        if self.last != Some((queue, now)) {
+            self.largest = self.largest();
+            self.last = Some((queue, now));
+            self.len = FrameLen::ZERO;
+            self.runs += 1;
+        }
+        self.len += len;
+    }
+
+    /// How many runs there were.
+    #[must_use]
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    /// Bytes of the largest one.
+    #[must_use]
+    pub fn largest(&self) -> FrameLen {
+        self.largest.max(self.len)
+    }
 }
 
 /// Smallest and largest of a size, as 16-bit numbers (spec §7.1).

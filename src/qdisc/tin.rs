@@ -326,9 +326,9 @@ impl Tin {
         }
     }
 
-    /// Charges the tin's clock.
-    pub fn charge(&mut self, wire_len: WireLen, now: Instant) {
-        self.clock.charge(wire_len, now);
+    /// Charges the tin's clock with a packet that leaves in one go with `before` bytes.
+    pub fn charge(&mut self, wire_len: WireLen, before: WireLen, now: Instant) {
+        self.clock.charge(wire_len, before, now);
     }
 
     /// The flow to serve (spec §1.2 step 4).

@@ -5,8 +5,10 @@
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
-use ucake::packet::{Frame, Layout, Meta, Network, TcpHeader};
-use ucake::qdisc::{AckFilter, Cake, Config, Dequeue, Discipline, Entropy};
+use ucake::packet::{
+    Direction, Frame, Layout, Meta, Network, RttTable, Sighting, TcpHeader, Transport,
+};
+use ucake::qdisc::{AckFilter, Cake, Config, Dequeue, Discipline, Entropy, SplitGso};
 use ucake::sim::{SimFrame, flow};
 use ucake::time::{Instant, Span};
 use ucake::units::{FrameLen, Rate};
@@ -75,10 +77,11 @@ fn by_length(bencher: Bencher<'_, '_>, len: u32) {
     round(bencher, Config::default(), 32, len);
 }
 
-#[divan::bench]
-fn superpackets_of_45_segments_split(bencher: Bencher<'_, '_>) {
+#[divan::bench(args = [SplitGso::Split, SplitGso::Auto])]
+fn superpackets_of_45_segments(bencher: Bencher<'_, '_>, split_gso: SplitGso) {
     let meta = flow(1).superpacket(45, 1448);
-    let mut cake = Cake::new(Config::default(), FrameLen(1514), Entropy::from_seed(1));
+    let config = Config { split_gso, ..Config::default() };
+    let mut cake = Cake::new(config, FrameLen(1514), Entropy::from_seed(1));
     let mut now = Instant::from_nanos(1_000_000_000);
     bencher.counter(ItemsCount::new(45_usize)).bench_local(move || {
         cake.enqueue(SimFrame::new(&meta), &meta, now);
@@ -104,6 +107,24 @@ impl Bytes {
         bytes[54..58].copy_from_slice(&[1, 1, 8, 10]);
         Self(bytes)
     }
+
+    /// The same, of another connection.
+    fn of(mut self, number: u16) -> Self {
+        self.0[29] = 1;
+        self.0[34..36].copy_from_slice(&number.to_be_bytes());
+        self
+    }
+
+    /// The answer to it, by a clock that reads so.
+    fn turn(&mut self, clock: u32) -> Direction {
+        let (source, destination) = self.0[26..34].split_at_mut(4);
+        source.swap_with_slice(destination);
+        self.0[34..38].rotate_left(2);
+        let [value, echo] = [clock.to_be_bytes(), [self.0[58], self.0[59], self.0[60], self.0[61]]];
+        self.0[58..62].copy_from_slice(&value);
+        self.0[62..66].copy_from_slice(&echo);
+        if self.0[29] == 1 { Direction::Up } else { Direction::Down }
+    }
 }
 
 impl Frame for Bytes {
@@ -120,6 +141,29 @@ impl Frame for Bytes {
         let layout = Layout { network: Network::Ipv4, network_offset: 14, ..Layout::default() };
         TcpHeader::read(&self.0, &layout)
     }
+}
+
+/// A frame of one of so many connections is read, and its round-trip time looked up; frames take turns in
+/// their direction, their clocks tick and are echoed.
+#[divan::bench(args = [1, 32, 1024])]
+fn a_round_trip_time(bencher: Bencher<'_, '_>, connections: u16) {
+    let mut table = RttTable::new((1, 2));
+    let mut frames: Vec<_> = (0..connections).map(|number| Bytes::new(1, 0).of(number)).collect();
+    let transport = Some((Transport::Tcp, 34));
+    let layout =
+        Layout { network: Network::Ipv4, network_offset: 14, transport, ..Layout::default() };
+    let mut now = Instant::from_nanos(1_000_000_000);
+    let mut clock = 1_u32;
+    bencher.counter(ItemsCount::new(PACKETS)).bench_local(move || {
+        for turn in 0..PACKETS {
+            let frame = &mut frames[turn % usize::from(connections)];
+            let direction = frame.turn(clock);
+            clock += 1;
+            let seen = Sighting::read(&frame.0, &layout);
+            black_box(seen.and_then(|seen| table.observe(direction, &seen, now)));
+            now += Span::from_micros(1);
+        }
+    });
 }
 
 /// One packet more for a queue that holds `queued` ones of its connection; what is looked at for it is all

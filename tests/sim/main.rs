@@ -9,6 +9,7 @@ mod documents;
 mod fairness;
 mod golden;
 mod rate;
+mod runs;
 mod tins;
 
 use ucake::packet::Meta;

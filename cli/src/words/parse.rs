@@ -307,6 +307,12 @@ impl<'a> Parser<'a> {
             Effect::Nat(on) => self.change.nat = Some(on),
             Effect::Wash(on) => self.change.wash = Some(on),
             Effect::SplitGso(policy) => self.change.split_gso = Some(policy),
+            Effect::Burst => {
+                self.change.burst = Some(self.value(word, token, value::parse_time)?.0);
+            }
+            Effect::RttStep => {
+                self.change.rtt_step = Some(self.value(word, token, value::parse_time)?.0);
+            }
             Effect::AckFilter(mode) => self.change.ack_filter = Some(mode),
             Effect::Ingress(on) => self.change.ingress = Some(on),
             Effect::MemoryLimit => {
@@ -590,6 +596,21 @@ mod tests {
         assert_eq!(micros("rtt 1"), (1, 1));
         assert_eq!(micros("rtt 0"), (100_000, 1));
         assert_eq!(micros("metro rtt 0"), (100_000, 1));
+    }
+
+    #[test]
+    fn the_last_word_on_superpackets_wins_and_times_of_runs_are_set_apart_from_it() {
+        use ucake::qdisc::SplitGso::{Auto, Split, Whole};
+        let of = |line: &str| {
+            let Config { split_gso, burst, rtt_step, .. } = config(line);
+            (split_gso, burst.micros(), rtt_step.micros())
+        };
+        assert_eq!(of(""), (Split, 250, 512));
+        assert_eq!(of("auto-split-gso"), (Auto, 250, 512));
+        assert_eq!(of("auto-split-gso no-split-gso"), (Whole, 250, 512));
+        assert_eq!(of("burst 1ms auto-split-gso rtt-step 256"), (Auto, 1000, 256));
+        assert_eq!(of("auto-split-gso burst 0 rtt-step 0"), (Auto, 0, 0));
+        assert_eq!(refused("burst 20mbit").problem.to_string(), "Illegal \"burst\"");
     }
 
     #[test]

@@ -82,6 +82,10 @@ pub enum Effect {
     Wash(bool),
     /// Divides superpackets, or not.
     SplitGso(SplitGso),
+    /// Sets how long a run may take.
+    Burst,
+    /// Sets what halves a near flow's extra.
+    RttStep,
     /// Removes needless ACKs, or not.
     AckFilter(AckFilter),
     /// Shapes what has crossed the bottleneck already, or not.
@@ -265,6 +269,19 @@ pub const GROUPS: &[Group] = &[
                 Effect::SplitGso(SplitGso::Whole),
                 "treat a superpacket as one packet (less work, more delay)",
             ),
+            word(
+                "auto-split-gso",
+                Effect::SplitGso(SplitGso::Auto),
+                "decide segment by segment, send several in one go (ours)",
+            ),
+            word("burst", Effect::Burst, "auto-split-gso: time a go may take; 250us, 0 is none")
+                .takes(Value::Time),
+            word(
+                "rtt-step",
+                Effect::RttStep,
+                "auto-split-gso: near flows' extra, halved per step of rtt; 512us, 0 is none",
+            )
+            .takes(Value::Time),
             word(
                 "ack-filter",
                 Effect::AckFilter(AckFilter::Conservative),

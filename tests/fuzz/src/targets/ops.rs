@@ -159,7 +159,7 @@ impl Books {
         };
         self.sequence += 1;
         let units = match self.cake.config().split_gso {
-            SplitGso::Split => u64::from(meta.segments.count.max(1)),
+            SplitGso::Split | SplitGso::Auto => u64::from(meta.segments.count.max(1)),
             SplitGso::Whole => 1,
         };
         let now = self.tell();
@@ -281,6 +281,7 @@ fn meta(bytes: &mut Bytes<'_>) -> Meta {
         ecn: Ecn::from_tos(what),
         flow,
         mark: u32::from(what >> 2 & 7),
+        min_rtt: (what & 4 != 0).then(|| Span::from_micros(i64::from(hosts) * 32)),
         priority: u32::from(what >> 5 & 1),
         ..Meta::default()
     }
@@ -313,7 +314,11 @@ fn change(bytes: &mut Bytes<'_>) -> Change {
         change.ack_filter = Some(bytes.one_of(&modes));
     }
     if said(9) {
-        change.split_gso = Some(bytes.one_of(&[SplitGso::Split, SplitGso::Whole]));
+        change.split_gso = Some(bytes.one_of(&SplitGso::ALL));
+    }
+    if said(14) {
+        change.burst = Some(Span::from_nanos(bytes.number().cast_signed()));
+        change.rtt_step = Some(Span::from_nanos(bytes.number().cast_signed()));
     }
     if said(10) {
         change.interval = Some(Span::from_nanos(bytes.number().cast_signed()));
