@@ -53,6 +53,7 @@ async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<AnyTap>; 2]) -> anyho
         Cake::new(config, MTU_FRAME, crate::secret()).with_handle(handle)
     });
     let mut bridge = Bridge::new(lan, wan, up, down)
+        .with_hash_key(crate::secret().hash_key)
         .with_coalescing(args.coalesce.into())
         .with_doorbell(args.doorbell.into());
     let mut timer = Timer::new().context("cannot make a timer")?;

@@ -17,10 +17,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::batch::{Batch, Coalescing};
 use super::clock;
-use super::pool::{FrameBuf, Pool};
+use super::pool::{FrameBuf, Pool, Received};
 use super::port::{Counters, Port, PortError, Recv, Sent};
 use super::timer::Timer;
 use crate::dql::{Dql, DqlStats};
+use crate::packet::{Direction, RttTable};
 use crate::qdisc::{Departure, Dequeue, Discipline, Wake, Why};
 use crate::time::{Instant, Span};
 use crate::units::FrameLen;
@@ -43,6 +44,9 @@ pub struct Bridge<D> {
     ports: [Box<dyn Port>; 2],
     /// `paths[i]` leads from `ports[i]` to the other.
     paths: [Path<D>; 2],
+    /// What is known of the connections that cross, while a discipline wants to know.
+    round_trips: Option<RttTable>,
+    hash_key: (u64, u64),
     now: Instant,
     counters: BridgeCounters,
 }
@@ -157,9 +161,18 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
             pool: Pool::new(),
             ports: [lan, wan],
             paths: [path(0, 1, up), path(1, 0, down)],
+            round_trips: None,
+            hash_key: (0, 0),
             now: Instant::ZERO,
             counters: BridgeCounters::default(),
         }
+    }
+
+    /// The same bridge, telling connections apart by this key; secret where strangers open them.
+    #[must_use]
+    pub fn with_hash_key(mut self, key: (u64, u64)) -> Self {
+        (self.round_trips, self.hash_key) = (None, key);
+        self
     }
 
     /// The same bridge, joining on the way out what `coalescing` says.
@@ -191,8 +204,12 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
             port.advance(now)?;
         }
         let mut next = Next::default();
+        let watches = self.paths.iter().any(|path| path.discipline.wants_min_rtt());
+        let table = || RttTable::new(self.hash_key);
+        let mut watch = watches.then(|| self.round_trips.get_or_insert_with(table));
         for path in &mut self.paths {
-            next.more |= path.feed(self.ports[path.ingress].as_mut(), &self.pool, now)?;
+            let from = self.ports[path.ingress].as_mut();
+            next.more |= path.feed(from, &self.pool, watch.as_deref_mut(), now)?;
             path.drain(self.ports[path.egress].as_mut(), now, &mut next)?;
         }
         for port in &self.ports {
@@ -252,14 +269,28 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
 }
 
 impl<D: Discipline<FrameBuf>> Path<D> {
+    const fn direction(&self) -> Direction {
+        if self.ingress == 0 { Direction::Up } else { Direction::Down }
+    }
+
     /// Reads and enqueues until there is nothing to read or the share is used up; true if it was.
-    fn feed(&mut self, port: &mut dyn Port, pool: &Pool, now: Instant) -> Result<bool, PortError> {
+    fn feed(
+        &mut self,
+        port: &mut dyn Port,
+        pool: &Pool,
+        mut watch: Option<&mut RttTable>,
+        now: Instant,
+    ) -> Result<bool, PortError> {
         let mut bytes = 0;
         for _ in 0..READ_FRAMES {
             match port.try_recv(pool)? {
-                Recv::Frame(received) => {
-                    bytes += received.meta.len.bytes();
-                    self.discipline.enqueue(received.frame, &received.meta, now);
+                Recv::Frame(Received { frame, mut meta }) => {
+                    bytes += meta.len.bytes();
+                    if let Some(table) = &mut watch {
+                        let seen = frame.sighting();
+                        meta.min_rtt = seen.and_then(|s| table.observe(self.direction(), &s, now));
+                    }
+                    self.discipline.enqueue(frame, &meta, now);
                 }
                 Recv::Skipped => {}
                 Recv::Empty => return Ok(false),

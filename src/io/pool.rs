@@ -17,7 +17,7 @@ use crate::packet::coalesce::Piece;
 use crate::packet::dissect::{Dissected, Refused, dissect};
 use crate::packet::split::{Checksums, MAX_HEADERS, write_run};
 use crate::packet::vnet::VnetHeader;
-use crate::packet::{Frame, Layout, Meta, Network, TcpHeader, Transport, checksum, ecn};
+use crate::packet::{Frame, Layout, Meta, Network, Sighting, TcpHeader, Transport, checksum, ecn};
 use crate::units::{FrameLen, MemSize};
 
 /// Slot sizes, and how many idle slots of each are kept (10 MiB in all).
@@ -278,6 +278,11 @@ impl FrameBuf {
             (Transport::Tcp, Network::Ipv4) => RunKind::Tcp4,
             (Transport::Tcp, _) => RunKind::Tcp6,
         })
+    }
+
+    /// What its TCP header tells of time, if it has one.
+    pub(super) fn sighting(&self) -> Option<Sighting> {
+        Sighting::read(self.slot.frame(), &self.slot.layout)
     }
 
     /// What coalescing looks at.

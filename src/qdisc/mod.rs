@@ -75,6 +75,11 @@ pub trait Discipline<F> {
 
     /// Bytes queued.
     fn backlog(&self) -> FrameLen;
+
+    /// Whether it makes anything of [`Meta::min_rtt`], which is not to be had for nothing.
+    fn wants_min_rtt(&self) -> bool {
+        false
+    }
 }
 
 /// What became of a frame that was handed in.
@@ -671,6 +676,10 @@ impl<F: Frame> Discipline<F> for Cake<F> {
 
     fn backlog(&self) -> FrameLen {
         self.backlog
+    }
+
+    fn wants_min_rtt(&self) -> bool {
+        self.config.split_gso == SplitGso::Auto && self.config.rtt_step != Span::ZERO
     }
 }
 

@@ -76,7 +76,7 @@ fn groups() -> Vec<Group> {
             ("relay", Between::Relay),
             ("drop-tail", Between::Fifo),
             ("no-split-gso", unlimited(SplitGso::Whole, joined)),
-            ("auto-split-gso", unlimited(SplitGso::Split, joined)),
+            ("auto-split-gso", unlimited(SplitGso::Auto, joined)),
             ("split-gso", unlimited(SplitGso::Split, joined)),
             ("split-gso, single writes", unlimited(SplitGso::Split, Coalescing::Off)),
         ]
@@ -101,7 +101,7 @@ fn groups() -> Vec<Group> {
             rows: vec![
                 ("split-gso, single writes", fast(SplitGso::Split, Coalescing::Off)),
                 ("split-gso", fast(SplitGso::Split, joined)),
-                ("auto-split-gso", fast(SplitGso::Split, joined)),
+                ("auto-split-gso", fast(SplitGso::Auto, joined)),
                 ("no-split-gso", fast(SplitGso::Whole, joined)),
             ],
         },

@@ -123,6 +123,13 @@ impl Discipline<FrameBuf> for Queue {
             Kind::Cake(cake) => cake.backlog(),
         }
     }
+
+    fn wants_min_rtt(&self) -> bool {
+        match &self.kind {
+            Kind::Fifo(_) => false,
+            Kind::Cake(cake) => cake.wants_min_rtt(),
+        }
+    }
 }
 
 /// Counters of both directions at one moment.
@@ -213,7 +220,8 @@ fn bridge(
     let timer = Timer::new().context("cannot make a timer")?;
     let half = Span::from_nanos(rtt.nanos() / 2);
     let [lan, wan] = [lan, wan].map(|tap| behind(tap, recipe.rate(), half));
-    Ok((Bridge::new(lan?, wan?, Queue::new(recipe), Queue::new(recipe)), timer))
+    let bridge = Bridge::new(lan?, wan?, Queue::new(recipe), Queue::new(recipe));
+    Ok((bridge.with_hash_key(crate::secret().hash_key), timer))
 }
 
 /// A tap at the end of a wire that is `delay` long.
