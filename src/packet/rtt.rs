@@ -143,7 +143,7 @@ fn timestamps(mut area: &[u8]) -> Option<Timestamps> {
 /// use ucake::time::{Instant, Span};
 ///
 /// let mut table = RttTable::new((1, 2));
-/// let at = |millis| Instant::from_nanos(millis * 1_000_000);
+/// let at = |millis: i64| Instant::from_nanos(millis * 1_000_000);
 /// let (here, there) = ((1, 50_000), (2, 443));
 /// let syn = Sighting {
 ///     source: here, destination: there, sequence: 100, ack: 0, flags: TcpFlags::SYN, timestamps: None,
