@@ -8,10 +8,10 @@
 # in the box pushes back on the sender.
 # What goes to the client is shaped; what comes from it takes 20 ms longer (netem on c0, both times).
 # Needs LOAD and UCAKE (programs), ROUNDS, WARM, MEASURE (seconds), ONLY (a pattern of scenarios).
-# Writes lines SCENARIO SIDE KEY VALUE to $OUT/dynamic.txt.
+# Writes lines SCENARIO SIDE KEY VALUE to $OUT/dynamic.txt, below one that says when and for how long.
 set -u
 lines=$OUT/dynamic.txt
-: >"$lines"
+echo "# Linux $(uname -r), $(date -u +%F): WARM=$WARM MEASURE=$MEASURE" >"$lines"
 
 in_client() { ip netns exec client "$@"; }
 in_server() { ip netns exec server "$@"; }

@@ -11,7 +11,8 @@
 
 #![allow(missing_docs, reason = "a program")]
 
-use std::collections::BTreeMap;
+mod bounds;
+
 use std::error::Error;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
@@ -249,51 +250,17 @@ fn ping(counting: Arc<AtomicBool>) -> Outcome<Pings> {
 
 // The report.
 
-/// How far apart two numbers may be.
-fn allowed(scenario: &str, key: &str, kernel: f64) -> f64 {
-    match key {
-        // Three points of the rate, which is 10 Mbit/s.
-        "goodput_mbit" if scenario.starts_with("flood-ingress") => 0.3,
-        "goodput_mbit" => kernel * 0.02,
-        "ping_mean_ms" => (kernel * 0.25).max(0.3),
-        // A handful is a matter of chance: the spread of a count is its root.
-        "drops" | "marks" => (kernel * 0.25).max(3.0 * kernel.sqrt()).max(5.0),
-        _ if key.starts_with("share_") => 3.0,
-        _ => f64::INFINITY,
-    }
-}
-
-/// Lines are `SCENARIO SIDE KEY VALUE`; of several of one key the median counts, since a stall of the
-/// machine spoils a round.
+/// Prints both sides side by side; an error if any number differs by more than it may.
 fn report(text: &str) -> Outcome<()> {
-    let mut table: BTreeMap<(&str, &str), [Vec<f64>; 2]> = BTreeMap::new();
-    for line in text.lines() {
-        let [scenario, side, key, value] = line.split_whitespace().collect::<Vec<_>>()[..] else {
-            continue;
-        };
-        table.entry((scenario, key)).or_default()[usize::from(side == "ucake")]
-            .push(value.parse()?);
-    }
+    let rows = bounds::rows(text)?;
     println!("scenario|what|kernel|ucake|allowed|");
-    let mut wrong = 0;
-    for ((scenario, key), [kernel, ucake]) in &table {
-        let (a, b) = (median(kernel), median(ucake));
-        let allowed = allowed(scenario, key, a);
-        let verdict = if (a - b).abs() <= allowed { "" } else { "DIFFERS" };
-        wrong += usize::from(!verdict.is_empty() || kernel.len() != ucake.len());
+    for row in &rows {
+        let (kernel, ucake) = row.medians();
+        let allowed = bounds::allowed(row.scenario, row.key, kernel);
         let allowed = if allowed.is_finite() { format!("±{allowed:.2}") } else { "-".to_owned() };
-        println!("{scenario}|{key}|{a:.2}|{b:.2}|{allowed}|{verdict}");
+        let verdict = if row.agrees() { "" } else { "DIFFERS" };
+        println!("{}|{}|{kernel:.2}|{ucake:.2}|{allowed}|{verdict}", row.scenario, row.key);
     }
-    if wrong == 0 && !table.is_empty() { Ok(()) } else { Err(format!("{wrong} differ").into()) }
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    match values[..] {
-        [] => f64::NAN,
-        _ if values.len() % 2 == 1 => values[half],
-        _ => (values[half - 1] + values[half]) / 2.0,
-    }
+    let wrong = rows.iter().filter(|row| !row.agrees()).count();
+    if wrong == 0 && !rows.is_empty() { Ok(()) } else { Err(format!("{wrong} differ").into()) }
 }

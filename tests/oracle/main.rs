@@ -10,10 +10,12 @@ mod value;
 mod words;
 
 mod answer;
+mod bounds;
 mod cases;
 mod differences;
 mod frames;
 mod ours;
+mod recorded_load;
 mod wire;
 
 use std::collections::BTreeMap;
