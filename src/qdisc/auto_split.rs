@@ -159,6 +159,7 @@ impl AutoSplit {
 )]
 impl<F: Frame> Cake<F> {
     /// As [`Cake::schedule`], but that runs go on.
+    #[inline(never)]
     pub(super) fn dequeue_in_runs(&mut self, now: Instant) -> Dequeue<F> {
         self.auto.asked(now);
         let mut steps = 0;
@@ -185,6 +186,7 @@ impl<F: Frame> Cake<F> {
     }
 
     /// The next segment of the run under way, if it may leave; otherwise there is no such run any more.
+    #[inline(never)]
     fn go_on(&mut self, steps: &mut u32, now: Instant) -> Option<Departure<F>> {
         let run = self.auto.run.take()?;
         while *steps < WORK_BOUND && self.may_go_on(&run, now) {

@@ -86,6 +86,7 @@ impl Cobalt {
     ///
     /// `bulk_flows` is the tin's number of bulk flows in ingress mode, 0 in egress mode. `mark` sets CE
     /// and says whether it could; `random` draws 32 uniform bits. Either is called at most once.
+    #[inline(always)]
     pub fn should_drop(
         &mut self,
         params: &Params,

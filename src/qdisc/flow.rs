@@ -238,6 +238,7 @@ impl PacketQueue {
     }
 
     /// Takes the oldest frame or segment.
+    #[inline]
     pub fn pop<F: Frame>(&mut self, nodes: &mut Slab<Packet<F>>) -> Option<Unit<F>> {
         let packet = nodes.get_mut(self.head as usize)?;
         let Packet { enqueued_at, counts_as, segment, segments, .. } = *packet;

@@ -254,6 +254,7 @@ impl Tin {
     /// Gives old flows their quanta, in turn, up to the first that may send or that changes its state, and
     /// for at most `most` steps; how many it took. Nothing that [`Self::next_flow`] and [`Self::may_send`]
     /// would not do: after a superpacket of 64 kB they do it fifty times for each flow.
+    #[inline(always)]
     pub fn turn(&mut self, most: u32, mut dither: impl FnMut() -> u16) -> u32 {
         let Some(mut slot) = self.sets.turning() else { return 0 };
         let mut steps = 0;
