@@ -7,14 +7,14 @@
 //! Law: once a segment of a train was sent, those behind it may follow at once while they fit the *budget*
 //!
 //! ```text
-//! rate × (burst + lateness) + (64 KiB >> min_rtt / rtt_step)      at least one segment, at most 64 KiB
+//! rate × (burst + lateness) + (64 KiB >> min_rtt / rtt_step)      at least one segment, at most a superpacket
 //! ```
 //!
 //! in bytes on the wire, for those are what the rate is of. The second part is only for flows whose
 //! round-trip time is known, and does not lift the whole above what the rate sends in [`NEAR_TIME`]: at
 //! 20 Mbit/s, 64 KiB would be 26 ms of everybody else's delay. *Lateness* is a moving average of how long
 //! after the time it had been given the caller asked again; it is small where nothing is amiss, and there is
-//! no second mode to fall into. Without a rate the budget is 64 KiB.
+//! no second mode to fall into. Without a rate the budget is a superpacket.
 //!
 //! What stays: a segment is judged, marked, dropped, charged and counted by itself, and rate and shares are
 //! those of `split-gso`. The shaper's clock and the flow's deficit pay for a run as they pay for its
@@ -33,8 +33,11 @@ use crate::packet::Frame;
 use crate::time::{Instant, Span};
 use crate::units::{Rate, WireLen};
 
-/// Bytes of the largest run, and of the extra of the nearest flow: about as much as a superpacket holds.
-pub const MOST: WireLen = WireLen(64 << 10);
+/// Bytes of the extra of the nearest flow: about as much as a superpacket holds.
+const EXTRA: u64 = 64 << 10;
+/// Bytes of the largest run: a superpacket of 64 KiB, each of its segments with headers and overhead of its
+/// own. A few bytes less, and two segments of each superpacket would be left for another run.
+pub const MOST: WireLen = WireLen(80 << 10);
 
 /// What a near flow's extra may lift the budget to, as time of the rate. Others wait for it, and they need
 /// not be near; a millisecond is what a game or a call does not notice.
@@ -64,7 +67,7 @@ impl Near {
 
     /// Bytes.
     fn extra(self) -> u64 {
-        u64::from(MOST.0).checked_shr(self.0.into()).unwrap_or(0)
+        EXTRA.checked_shr(self.0.into()).unwrap_or(0)
     }
 }
 
@@ -273,11 +276,11 @@ mod tests {
             (100, Some(17 * 512), 3_125),
             (1_000, None, 31_250),
             (1_000, Some(600), 31_250 + 32_768),
-            (1_000, Some(100), 65_536),
+            (1_000, Some(100), 81_920),
             (1_000, Some(i64::MAX), 31_250),
             (1_000, Some(-1), 31_250),
-            (10_000, None, 65_536),
-            (u64::MAX / 1_000_000, Some(0), 65_536),
+            (10_000, None, 81_920),
+            (u64::MAX / 1_000_000, Some(0), 81_920),
         ];
         for (rate, micros, bytes) in vectors {
             let config = mbit(rate);
