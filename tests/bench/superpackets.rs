@@ -1,7 +1,7 @@
 //! What a program between two taps costs: the bridge beside the shortest relay there is, superpackets split,
 //! joined again and kept whole, small writes and small datagrams.
 //!
-//! `cargo bench --bench superpackets [-- GROUP…] [--json FILE] [--rounds N] [--seconds S]`, as root, on a
+//! `cargo bench --bench superpackets [-- GROUP…] [--row ROW] [--json FILE] [--rounds N] [--seconds S]`, as root, on a
 //! machine that does little else. Read the numbers as ratios: what is compared is measured in turns, in one
 //! run, and the first row of a group is what the others are compared with.
 
@@ -137,8 +137,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     Namespace::new("probe")?.run(|| Tap::open("probe0", &TapOptions::default()).map(drop))?;
     let asked =
         |group: &Group| args.groups.is_empty() || args.groups.iter().any(|a| a == group.name);
-    let report: Vec<_> =
-        groups().into_iter().filter(asked).map(|group| group.measure(&args)).collect();
+    let mut groups: Vec<_> = groups().into_iter().filter(asked).collect();
+    for group in &mut groups {
+        group.rows.retain(|(name, _)| args.row.as_deref().is_none_or(|row| row == *name));
+    }
+    groups.retain(|group| !group.rows.is_empty());
+    let report: Vec<_> = groups.iter().map(|group| group.measure(&args)).collect();
     if let Some(path) = &args.json {
         writeln!(std::fs::File::create(path)?, "{:#}", Value::from(report))?;
     }
@@ -150,13 +154,15 @@ struct Args {
     rounds: usize,
     length: Duration,
     groups: Vec<String>,
+    /// The one row to measure, to look at with a profiler; the first else.
+    row: Option<String>,
 }
 
 impl Args {
     /// `None` if this is not `cargo bench`: other commands only want to see it start.
     fn parse() -> Result<Option<Self>, Box<dyn Error>> {
         let length = Duration::from_millis(1500);
-        let mut found = Self { json: None, rounds: 9, length, groups: Vec::new() };
+        let mut found = Self { json: None, rounds: 9, length, groups: Vec::new(), row: None };
         let (mut words, mut asked) = (std::env::args().skip(1), false);
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -164,6 +170,7 @@ impl Args {
                 "--bench" => asked = true,
                 "--json" => found.json = Some(value()?),
                 "--rounds" => found.rounds = value()?.parse::<usize>()?.max(1),
+                "--row" => found.row = Some(value()?),
                 "--seconds" => found.length = Duration::try_from_secs_f64(value()?.parse()?)?,
                 group if groups().iter().any(|known| known.name == group) => {
                     found.groups.push(word);

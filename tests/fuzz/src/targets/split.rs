@@ -1,7 +1,8 @@
-//! However a train is cut, and cut again, the same segments come out.
+//! However a train is cut, and cut again, and its segments joined, the same segments come out.
 
 use super::bytes::Bytes;
 use core::ops::Range;
+use ucake::packet::coalesce::{Joint, Piece, Push};
 use ucake::packet::{
     Checksums, Layout, MAX_HEADERS, Network, Run, Segments, Train, Transport, VnetHeader, whole,
     write_run,
@@ -92,6 +93,50 @@ fn superpacket(mut bytes: Bytes<'_>) {
         .map(|edge| train.run(&layout, edge[0]..edge[1], false, Checksums::Partial));
     let in_steps: Vec<_> = runs.flat_map(|run| run.singles(ce, checksums)).collect();
     assert_eq!(in_steps, directly);
+
+    let mut damaged = directly;
+    let [piece, at, byte, _] = cuts;
+    let piece = usize::from(piece) % damaged.len();
+    if let Some(place) = damaged[piece].bytes.get_mut(usize::from(at)) {
+        *place ^= byte;
+    }
+    join(&damaged);
+}
+
+/// Neighbours joined and split again are what they were, damage and all.
+fn join(frames: &[Written]) {
+    let dissect = |frame: &Written| ucake::packet::dissect(&frame.bytes, &frame.vnet, MemSize(0));
+    let Ok(found) = frames.iter().map(dissect).collect::<Result<Vec<_>, _>>() else { return };
+    let piece = |at: usize| Piece {
+        frame: &frames[at].bytes,
+        vnet: &found[at].vnet,
+        layout: &found[at].layout,
+        run: 0..1,
+        ce: false,
+        washed: false,
+    };
+    let mut first = 0;
+    while first < frames.len() {
+        let mut end = first + 1;
+        let mut joint = Joint::begin(&piece(first), Push::Keep);
+        while end < frames.len()
+            && joint.as_mut().is_some_and(|joint| joint.accept(&piece(first), &piece(end)))
+        {
+            end += 1;
+        }
+        if let Some(joint) = joint.filter(|_| end > first + 1) {
+            let header_len = joint.header_len();
+            let mut bytes = frames[first].bytes[..header_len].to_vec();
+            let vnet = joint.write(&mut bytes).expect("the headers of its first piece fit");
+            frames[first..end].iter().for_each(|one| bytes.extend(&one.bytes[header_len..]));
+            assert_eq!(bytes.len(), joint.frame_len());
+            let again = Written { vnet, bytes }.singles(false, Checksums::Complete);
+            let alone = frames[first..end].iter();
+            let alone = alone.flat_map(|one| one.singles(false, Checksums::Complete));
+            assert!(again.into_iter().map(|one| one.bytes).eq(alone.map(|one| one.bytes)));
+        }
+        first = end;
+    }
 }
 
 /// The rest of the input, its last byte standing for a payload of up to some thousand bytes.
