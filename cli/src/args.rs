@@ -40,17 +40,18 @@ pub(crate) enum Command {
 /// Shape between two ports, in the foreground.
 ///
 /// Frames that come in through LAN leave through WAN and the other way round, each direction through a
-/// CAKE of its own. Taps are created where this runs (or attached to, if they exist) and may be moved to
-/// other network namespaces afterwards. Set each direction a little slower than what the link really
+/// CAKE of its own. tap:NAME is a tap, created where this runs (or attached to, if it exists), which may be moved
+/// to another network namespace afterwards. packet:IFACE is an Ethernet device that is there already; it should
+/// have no addresses of its own, or the host answers besides forwarding. Set each direction a little slower than what the link really
 /// carries: the queue then stands here, where it is managed.
 ///
 /// SIGUSR1 prints the statistics of both directions, SIGINT and SIGTERM print them and stop.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = RUN_EXAMPLES, after_long_help = run_help())]
 pub(crate) struct RunArgs {
-    /// Port on the side of the hosts, such as tap:lan0
+    /// Port on the side of the hosts, such as tap:lan0 or packet:eth0
     pub(crate) lan: PortName,
-    /// Port on the side of the bottleneck, such as tap:wan0
+    /// Port on the side of the bottleneck, such as tap:wan0 or packet:eth1
     pub(crate) wan: PortName,
     /// CAKE for what leaves through WAN, in the words of "tc qdisc … cake"
     #[arg(long, value_name = "WORDS", default_value = "", value_parser = Words::from_str)]
@@ -111,6 +112,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   ucake run tap:lan0 tap:wan0 --up 'bandwidth 20mbit' --down 'bandwidth 100mbit'
   ucake run tap:lan0 tap:wan0 --up 'bandwidth 9mbit docsis' --down 'bandwidth 90mbit docsis'
+  ucake run packet:eth0 packet:eth1 --up 'bandwidth 20mbit' --down 'bandwidth 100mbit'
 
 The words of --up and --down: ucake run --help";
 
@@ -240,20 +242,24 @@ fn flow_count(text: &str) -> Result<usize, &'static str> {
 pub(crate) enum PortName {
     /// A tap device.
     Tap(String),
+    /// A network device, by a packet socket.
+    Packet(String),
 }
 
 impl PortName {
     /// The device behind it.
     pub(crate) fn device(&self) -> &str {
-        let Self::Tap(device) = self;
+        let (Self::Tap(device) | Self::Packet(device)) = self;
         device
     }
 }
 
 impl fmt::Display for PortName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::Tap(device) = self;
-        write!(f, "tap:{device}")
+        match self {
+            Self::Tap(device) => write!(f, "tap:{device}"),
+            Self::Packet(device) => write!(f, "packet:{device}"),
+        }
     }
 }
 
@@ -261,16 +267,20 @@ impl FromStr for PortName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const KINDS: &str = "use a tap, such as tap:lan0, or a device, such as packet:eth0";
         match text.split_once(':') {
             Some(("tap", "")) => Err("a name is missing; type tap:NAME, such as tap:lan0".into()),
-            Some(("tap", device)) => Ok(Self::Tap(device.to_owned())),
-            Some((kind @ ("packet" | "pcap"), _)) => {
-                Err(format!("{kind}: ports are not supported yet; use a tap, such as tap:lan0"))
+            Some(("packet", "")) => {
+                Err("a name is missing; type packet:IFACE, such as packet:eth0".into())
             }
-            Some((kind, _)) => Err(format!(
-                "there is no kind of port called \"{kind}\"; use a tap, such as tap:lan0"
+            Some(("tap", device)) => Ok(Self::Tap(device.to_owned())),
+            Some(("packet", device)) => Ok(Self::Packet(device.to_owned())),
+            Some(("pcap", _)) => Err(format!("pcap: ports are not supported yet; {KINDS}")),
+            Some((kind, _)) => Err(format!("there is no kind of port called \"{kind}\"; {KINDS}")),
+            None => Err(format!(
+                "say what kind of port it is; for a tap type tap:{text}, for a device that is there \
+                 already packet:{text}"
             )),
-            None => Err(format!("say what kind of port it is; for a tap type tap:{text}")),
         }
     }
 }
@@ -293,10 +303,15 @@ mod tests {
     #[test]
     fn ports_say_what_kind_they_are() {
         assert_eq!("tap:lan0".parse(), Ok(PortName::Tap("lan0".to_owned())));
+        assert_eq!("packet:eth0".parse(), Ok(PortName::Packet("eth0".to_owned())));
+        for name in ["tap:lan0", "packet:eth0.7"] {
+            assert_eq!(name.parse::<PortName>().expect(name).to_string(), name);
+        }
         let table = [
             ("lan0", "type tap:lan0"),
+            ("eth0", "packet:eth0"),
             ("tap:", "a name is missing"),
-            ("packet:eth0", "not supported yet"),
+            ("packet:", "a name is missing"),
             ("pcap:file", "not supported yet"),
             ("tun:x", "no kind of port called \"tun\""),
         ];

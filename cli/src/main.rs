@@ -16,7 +16,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
-use ucake::io::tap::OpenError;
+use ucake::io::{packet_socket, tap};
 use ucake::qdisc::Entropy;
 
 use args::{Args, Command};
@@ -33,11 +33,14 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("ucake: {}", explain(&error));
-        match error.downcast_ref() {
-            Some(OpenError::Name { .. }) => ExitCode::from(2),
-            _ => ExitCode::FAILURE,
-        }
+        if is_bad_name(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
     })
+}
+
+/// Whether a port was given a name that no device can have.
+fn is_bad_name(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(tap::OpenError::Name { .. }))
+        || matches!(error.downcast_ref(), Some(packet_socket::OpenError::Name { .. }))
 }
 
 /// Ends the process as `clap` does when it finds fault itself.

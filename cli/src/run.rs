@@ -7,9 +7,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 use ucake::io::driver::{self, Bridge, Command, PortSnapshot};
+use ucake::io::packet_socket::{PacketPort, PacketSocket};
 use ucake::io::plain_tap::AnyTap;
 use ucake::io::pool::FrameBuf;
-use ucake::io::port::Counters;
+use ucake::io::port::{Counters, Port};
 use ucake::io::tap::TapOptions;
 use ucake::io::timer::Timer;
 use ucake::qdisc::{Cake, Config};
@@ -27,26 +28,45 @@ type CakeBridge = Bridge<Cake<FrameBuf>>;
 
 /// Shapes until a signal comes.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let taps = [&args.lan, &args.wan].map(open);
+    let devices = [&args.lan, &args.wan].map(open);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start")?;
-    runtime.block_on(shape(args, taps))?;
+    runtime.block_on(shape(args, devices))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn open(name: &PortName) -> anyhow::Result<AnyTap> {
-    let PortName::Tap(device) = name;
+/// What a port is made of, open but not yet at work.
+enum Opened {
+    Tap(AnyTap),
+    Packet(PacketSocket),
+}
+
+fn open(name: &PortName) -> anyhow::Result<Opened> {
+    let device = match name {
+        PortName::Tap(device) => device,
+        PortName::Packet(device) => return Ok(Opened::Packet(PacketSocket::open(device)?)),
+    };
     let tap = AnyTap::open(device, &TapOptions::default())?;
     if let AnyTap::Plain(_) = tap {
         warn!(port = %name, "no vnet header on this system: frames one by one, without superpackets");
     }
-    Ok(tap)
+    Ok(Opened::Tap(tap))
 }
 
-async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<AnyTap>; 2]) -> anyhow::Result<()> {
-    let (lan, wan) = (lan?.into_port()?, wan?.into_port()?);
+impl Opened {
+    /// Within a tokio runtime.
+    fn put_to_work(self) -> anyhow::Result<Box<dyn Port>> {
+        Ok(match self {
+            Self::Tap(tap) => tap.into_port()?,
+            Self::Packet(socket) => Box::new(PacketPort::new(socket)?),
+        })
+    }
+}
+
+async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<Opened>; 2]) -> anyhow::Result<()> {
+    let (lan, wan) = (lan?.put_to_work()?, wan?.put_to_work()?);
     let directions = [(&args.up, FIRST_HANDLE), (&args.down, FIRST_HANDLE + 1)];
     let [up, down] = directions.map(|(words, handle)| {
         let config = Config::default().changed_by(&words.change);
@@ -115,9 +135,10 @@ fn port(port: &PortSnapshot) -> String {
     let lost = port.lost_before_reading.map_or_else(|| "?".to_owned(), |lost| lost.to_string());
     format!(
         "port {}: read {bytes_in} bytes {frames_in} frames (refused {}, lost before reading {lost}), \
-         wrote {bytes_out} bytes {frames_out} frames (failed {})\n",
+         wrote {bytes_out} bytes {frames_out} frames (failed {}, too long {})\n",
         port.name,
         refused + truncated,
-        write_errors.total(),
+        write_errors.total() - write_errors.too_long,
+        write_errors.too_long,
     )
 }

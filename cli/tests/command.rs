@@ -3,6 +3,7 @@
 //! Tests that need root and a tap say SKIPPED where they may not have them.
 
 use std::io::Read as _;
+use std::net::{IpAddr, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use assert_cmd::cargo::cargo_bin;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value as Json;
 use ucake::io::namespace::Namespace;
-use ucake::io::netlink;
+use ucake::io::netlink::{self, LinkOptions};
 use ucake::io::tap::{Tap, TapOptions};
 
 fn ucake(args: &[&str]) -> Command {
@@ -87,7 +88,9 @@ fn bad_usage_is_told_from_refusal() {
         &["run", "tap:a", "tap:b", "--up", "bandwidth"],
         &["run", "tap:a", "tap:b", "--down", "nat"],
         &["run", "tap:a-name-that-is-too-long", "tap:b"],
-        &["run", "packet:eth0", "tap:b"],
+        &["run", "pcap:file", "tap:b"],
+        &["run", "packet:", "tap:b"],
+        &["run", "packet:a-name-that-is-too-long", "tap:b"],
         &["lab", "--rate", "5m"],
         &["lab", "--scenario", "sideways"],
         &["shape"],
@@ -201,4 +204,87 @@ fn a_tap_that_somebody_holds_is_named_and_nothing_is_left() {
     assert!(stderr(&output).contains("wan0"), "{}", stderr(&output));
     assert!(namespace.run(|| netlink::link("lan0")).is_err());
     drop(held);
+}
+
+#[test]
+fn a_device_that_cannot_be_bridged_is_refused_in_one_line() {
+    let Some(namespace) = namespace() else { return };
+    for (device, reason) in [
+        ("packet:eth9", "cannot open eth9: there is no network device of that name here"),
+        ("packet:lo", "cannot open lo: it is loopback"),
+    ] {
+        let args = [String::from("run"), device.into(), "tap:wan0".into()];
+        let child = namespace.run(move || ucake(&args.each_ref().map(|arg| &**arg)).spawn());
+        let output = ended(child.expect("the binary was built"));
+        assert_eq!(output.status.code(), Some(1), "{device}");
+        let text = stderr(&output);
+        assert!(text.contains(reason) && text.lines().count() == 1, "{device}: {text}");
+    }
+}
+
+#[test]
+fn a_flood_of_small_packets_both_ways_leaves_descriptors_and_memory_bounded() {
+    /// Kibibytes: buffers of 8 MiB in each of two sockets do not count as the process's own, its pool does.
+    const MOST_GROWTH: u64 = 64 * 1024;
+    let Some(namespace) = namespace() else { return };
+    namespace.run(|| {
+        for (near, far, host) in [("left", "lan0", 1), ("right", "wan0", 2)] {
+            netlink::add_veth(near, far).expect("this kernel has veth");
+            let addresses = vec![(IpAddr::from([10, 77, host, 1]), 24)];
+            let up = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
+            netlink::configure(near, &up).expect("it obeys");
+            let up = LinkOptions { up: Some(true), ..LinkOptions::default() };
+            netlink::configure(far, &up).expect("it obeys");
+        }
+    });
+    let child = started(&namespace, &["run", "packet:lan0", "packet:wan0"]);
+    let id = child.id();
+    let descriptors = || std::fs::read_dir(format!("/proc/{id}/fd")).expect("it runs").count();
+    let before = (await_quiet(descriptors), resident(id));
+    let floods = [1, 2].map(|host| {
+        let flood = move || {
+            let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+            socket.set_broadcast(true).expect("an option");
+            let end = Instant::now() + Duration::from_secs(2);
+            while Instant::now() < end {
+                // Sixty-four bytes on the wire; what finds no room is dropped, as in any flood.
+                drop(socket.send_to(&[0; 18], (IpAddr::from([10, 77, host, 255]), 9)));
+            }
+        };
+        namespace.spawn("flood", flood).expect("a thread")
+    });
+    while floods.iter().any(|flood| !flood.is_finished()) {
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(descriptors(), before.0);
+    }
+    let grown = resident(id).saturating_sub(before.1);
+    assert!(grown < MOST_GROWTH, "it grew by {grown} KiB");
+    signal(&child, Signal::TERM);
+    let output = ended(child);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for port in ["port lan0: read ", "port wan0: read "] {
+        let read = text.split_once(port).and_then(|(_, rest)| rest.split(' ').nth(2));
+        let frames: u64 = read.and_then(|word| word.parse().ok()).expect("the table has it");
+        assert!(frames > 10_000, "{text}");
+    }
+}
+
+/// The number that `count` settles on.
+fn await_quiet(count: impl Fn() -> usize) -> usize {
+    let (mut before, mut same) = (count(), 0);
+    while same < 20 {
+        thread::sleep(Duration::from_millis(20));
+        let now = count();
+        same = if now == before { same + 1 } else { 0 };
+        before = now;
+    }
+    before
+}
+
+/// Kibibytes of memory that a process has.
+fn resident(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
 }

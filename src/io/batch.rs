@@ -239,6 +239,13 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Length of its longest segment by itself.
+    #[must_use]
+    pub fn longest_segment(&self) -> usize {
+        // All are of one size but for the last, which is no longer.
+        self.frames.first().map_or(0, FrameBuf::longest_segment)
+    }
+
     /// What the port must be able to do; `None` for a single segment.
     #[must_use]
     pub fn kind(&self) -> Option<RunKind> {

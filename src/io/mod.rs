@@ -9,6 +9,8 @@ pub mod delayed;
 pub mod driver;
 pub mod namespace;
 pub mod netlink;
+pub mod offload;
+pub mod packet_socket;
 pub mod pair;
 pub mod plain_tap;
 pub mod pool;

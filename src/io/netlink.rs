@@ -7,13 +7,20 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use futures_util::TryStreamExt;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use futures_util::{StreamExt, TryStreamExt};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage, VlanProtocol};
 use netlink_packet_route::route::RouteMessage;
-use netlink_packet_route::tc::TcAttribute;
-use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, RouteMessageBuilder};
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
+use rtnetlink::packet_core::{
+    DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
+};
+use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan, RouteMessageBuilder};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::task::JoinHandle;
+
+use crate::units::Rate;
 
 /// Why the kernel did not do as asked.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +100,15 @@ pub struct LinkOptions {
     pub routes: Vec<Route>,
 }
 
+/// The tag of a VLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VlanTag {
+    /// 802.1Q, with its number.
+    Customer(u16),
+    /// 802.1ad, the outer tag of two, with its number.
+    Service(u16),
+}
+
 /// A route through a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -125,6 +141,38 @@ pub fn link(name: &str) -> Result<Link, NetlinkError> {
 /// See [`NetlinkError`]; also if the namespace may not be entered.
 pub fn link_in(namespace: BorrowedFd<'_>, name: &str) -> Result<Link, NetlinkError> {
     on_a_thread_in(Some(namespace), async |netlink| netlink.link(name).await)
+}
+
+/// Makes two devices, each at the other end of the other's wire, as [`configure`] does.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn add_veth(name: &str, peer: &str) -> Result<(), NetlinkError> {
+    on_a_thread(async |netlink| netlink.add_veth(name, peer).await)
+}
+
+/// Makes a device whose frames have a VLAN tag where they pass the device `parent`, as [`configure`] does.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn add_vlan(name: &str, parent: &str, tag: VlanTag) -> Result<(), NetlinkError> {
+    on_a_thread(async |netlink| netlink.add_vlan(name, parent, tag).await)
+}
+
+/// Moves a device into a network namespace, as [`configure`] does.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn move_to(name: &str, namespace: impl AsFd + Sync) -> Result<(), NetlinkError> {
+    on_a_thread(async |netlink| netlink.move_to(name, namespace.as_fd()).await)
+}
+
+/// Makes a device slow, as [`configure`] does: see [`Netlink::slow_down`].
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn slow_down(name: &str, rate: Rate, room: u32) -> Result<(), NetlinkError> {
+    on_a_thread(async |netlink| netlink.slow_down(name, rate, room).await)
 }
 
 /// Removes a device, as [`configure`] does.
@@ -224,6 +272,63 @@ impl Netlink {
         Ok(())
     }
 
+    /// Makes the devices `name` and `peer`, each at the other end of the other's wire.
+    ///
+    /// # Errors
+    /// There is one of such a name, or the kernel refuses.
+    pub async fn add_veth(&self, name: &str, peer: &str) -> Result<(), NetlinkError> {
+        let request = self.handle.link().add(LinkVeth::new(name, peer).build());
+        request.execute().await.map_err(|error| refused(name, "make", error))
+    }
+
+    /// Makes the device `name`, whose frames have a tag where they pass the device `parent`.
+    ///
+    /// # Errors
+    /// There is one of such a name, no `parent`, or the kernel refuses.
+    pub async fn add_vlan(
+        &self,
+        name: &str,
+        parent: &str,
+        tag: VlanTag,
+    ) -> Result<(), NetlinkError> {
+        let index = self.link(parent).await?.index;
+        let (protocol, number) = match tag {
+            VlanTag::Customer(number) => (VlanProtocol::Ieee8021Q, number),
+            VlanTag::Service(number) => (VlanProtocol::Ieee8021Ad, number),
+        };
+        let message = LinkVlan::new(name, index, number).protocol(protocol).build();
+        let request = self.handle.link().add(message);
+        request.execute().await.map_err(|error| refused(name, "make", error))
+    }
+
+    /// Makes the device `name` as slow as `rate`, with `room` bytes for frames that wait and none to spare
+    /// (`tbf`). What finds no room is dropped, and its sender told.
+    ///
+    /// # Errors
+    /// There is no such device, the rate does not fit, or the kernel refuses.
+    pub async fn slow_down(&self, name: &str, rate: Rate, room: u32) -> Result<(), NetlinkError> {
+        let refused = |source| NetlinkError::Refused { device: name.into(), doing: "slow", source };
+        let mut message = TcMessage::default();
+        message.header.index = i32::try_from(self.link(name).await?.index).unwrap_or(i32::MAX);
+        message.header.parent = TcHandle::ROOT;
+        let rate = u32::try_from(rate.bits() / 8)
+            .map_err(|_| refused(io::ErrorKind::InvalidInput.into()))?;
+        message.attributes = token_bucket(rate, room);
+        let mut request = NetlinkMessage::from(RouteNetlinkMessage::NewQueueDiscipline(message));
+        request.header.flags = NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE;
+        let mut handle = self.handle.clone();
+        let mut answers =
+            handle.request(request).map_err(|error| refused(io::Error::other(error)))?;
+        while let Some(answer) = answers.next().await {
+            if let NetlinkPayload::Error(error) = answer.payload
+                && error.code.is_some()
+            {
+                return Err(refused(error.to_io()));
+            }
+        }
+        Ok(())
+    }
+
     /// Removes the device `name`.
     ///
     /// # Errors
@@ -298,6 +403,24 @@ impl Route {
         };
         Some(route.build())
     }
+}
+
+/// A `tbf` of `rate` bytes per second, with `room` bytes for what waits: `struct tc_tbf_qopt`.
+fn token_bucket(rate: u32, room: u32) -> Vec<TcAttribute> {
+    const TCA_TBF_PARMS: u16 = 1;
+    const TCA_TBF_BURST: u16 = 6;
+    // What passes at once: a superpacket, or it could never pass.
+    const BURST: u32 = 70_000;
+    const ETHERNET: u8 = 1;
+    // Cell, link layer, overhead, alignment, least size: times are reckoned without a table.
+    let unused_rate = [0; 12];
+    let rate_spec = [&[0, ETHERNET, 0, 0, 0, 0, 0, 0][..], &rate.to_ne_bytes()].concat();
+    // Burst and peak burst are given in bytes by themselves.
+    let rest = [room, 0, 0].map(u32::to_ne_bytes);
+    let parameters = [&rate_spec, &unused_rate[..], rest.as_flattened()].concat();
+    let options = [(TCA_TBF_PARMS, parameters), (TCA_TBF_BURST, BURST.to_ne_bytes().to_vec())];
+    let options = options.map(|(kind, bytes)| TcOption::Other(DefaultNla::new(kind, bytes)));
+    vec![TcAttribute::Kind("tbf".into()), TcAttribute::Options(options.into())]
 }
 
 fn link_from(name: &str, message: LinkMessage) -> Link {

@@ -84,7 +84,7 @@ impl PlainTapPort {
         let Slices { parts, frame_len } = slices.without_vnet();
         match rustix::io::retry_on_intr(|| rustix::io::writev(self.fd.get_ref(), &parts)) {
             Ok(_) => self.counters.count_sent(1, frame_len),
-            Err(errno) => tap::count_lost(&self.name, &mut self.counters.write_errors, errno)?,
+            Err(errno) => tap::count_lost(&self.name, &mut self.counters.write_errors, errno, 1)?,
         }
         Ok(())
     }

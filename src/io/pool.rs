@@ -242,6 +242,15 @@ impl FrameBuf {
         FrameLen(u32::try_from(bytes).unwrap_or(u32::MAX))
     }
 
+    /// Length of its longest segment by itself.
+    #[must_use]
+    pub(super) fn longest_segment(&self) -> usize {
+        let one = self.slot.layout.train.map_or(usize::MAX, |train| {
+            usize::from(train.segments.header_len) + usize::from(train.segments.mss)
+        });
+        one.min(self.frame_len().bytes() as usize)
+    }
+
     /// How many segments leave with it; 1 for what is no train.
     #[must_use]
     pub fn segments(&self) -> u16 {

@@ -1,9 +1,12 @@
 //! What a port is.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::task::{Context, Poll};
 
-use super::batch::{Batch, RunKind};
+use rustix::io::Errno;
+
+use super::batch::{Batch, Run, RunKind};
 use super::pool::{Fill, Pool, Received};
 use crate::packet::dissect::Refused;
 use crate::time::Instant;
@@ -135,6 +138,8 @@ pub struct Counters {
     pub runs_refused: u64,
     /// Segments that could not be written, dropped.
     pub write_errors: WriteErrors,
+    /// Times the device was found down.
+    pub times_down: u64,
 }
 
 /// Kinds of runs that a port does not take.
@@ -153,17 +158,70 @@ impl NoRuns {
     }
 }
 
+/// A port that writes one run at a time: what it does about those that are not taken.
+pub(super) trait WriteRuns {
+    /// One write of a run. Counts what was written.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn write(&mut self, run: Run<'_>) -> Result<(), Errno>;
+
+    /// Counts segments that the system did not take. Breaks if it has no room now, with nothing counted.
+    ///
+    /// # Errors
+    /// `errno` is not about the segments but about the port.
+    fn lost(&mut self, errno: Errno, segments: u16) -> Result<ControlFlow<()>, PortError>;
+
+    /// Kinds of runs that the port does not take.
+    fn no_runs(&mut self) -> &mut NoRuns;
+
+    /// Writes the segments of a run that was not taken, from the one numbered `first` on, each by itself.
+    /// Breaks with the number of the segment for which there was no room.
+    ///
+    /// # Errors
+    /// As [`WriteRuns::lost`].
+    fn write_singly(
+        &mut self,
+        run: Run<'_>,
+        kind: RunKind,
+        first: usize,
+    ) -> Result<ControlFlow<usize>, PortError> {
+        let mut all = Ok(());
+        for (index, single) in run.singles().enumerate().skip(first) {
+            let outcome = self.write(Run::of(&single));
+            if let Err(errno) = outcome
+                && self.lost(errno, 1)?.is_break()
+            {
+                return Ok(ControlFlow::Break(index));
+            }
+            all = all.and(outcome);
+        }
+        // If the segments do not go either, it was not for the run.
+        if all.is_ok() {
+            self.no_runs().add(kind);
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// Whether this may be for the kind of the run: some kernels do not know it, some do not like what is in it.
+pub(super) const fn refuses_runs(errno: Errno) -> bool {
+    matches!(errno, Errno::INVAL | Errno::IO | Errno::MSGSIZE)
+}
+
 /// Segments that a port did not take, by what it said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteErrors {
     /// The frame or its vnet header was found wrong (`EINVAL`).
     pub invalid: u64,
-    /// The link is down (`EIO`).
+    /// The link is down (`EIO`, `ENETDOWN`).
     pub down: u64,
     /// No buffers or memory (`ENOBUFS`, `ENOMEM`).
     pub no_buffers: u64,
     /// No room now (`EAGAIN`), or more than the port holds.
     pub full: u64,
+    /// Longer than the device sends (`EMSGSIZE`).
+    pub too_long: u64,
 }
 
 impl Counters {
@@ -210,6 +268,6 @@ impl WriteErrors {
     /// All of them.
     #[must_use]
     pub const fn total(&self) -> u64 {
-        self.invalid + self.down + self.no_buffers + self.full
+        self.invalid + self.down + self.no_buffers + self.full + self.too_long
     }
 }

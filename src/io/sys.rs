@@ -5,11 +5,29 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::ptr;
 
 use rustix::ioctl::{Getter, IntegerSetter, Opcode, Setter, Updater, ioctl, opcode};
 use rustix::thread::UnshareFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+// Constants of the system have the widest of all types that they are used as.
+#[allow(clippy::cast_possible_truncation, reason = "each fits: see its value")]
+mod small {
+    pub(super) const UP: u16 = libc::IFF_UP as u16;
+    pub(super) const PACKET: u16 = libc::AF_PACKET as u16;
+    /// Every protocol, in network byte order.
+    pub(super) const EVERY_PROTOCOL: u16 = (libc::ETH_P_ALL as u16).to_be();
+    pub(super) const PROMISCUOUS: u16 = libc::PACKET_MR_PROMISC as u16;
+    /// 802.1Q.
+    pub(super) const CUSTOMER: u16 = libc::ETH_P_8021Q as u16;
+
+    pub(super) const fn size_of_value<T>(_: &T) -> libc::socklen_t {
+        const { assert!(size_of::<T>() < 1 << 16) };
+        size_of::<T>() as libc::socklen_t
+    }
+}
 
 /// The offloads of a tap (`TUN_F_*`): whoever reads the frames takes upon itself what they name.
 pub(super) mod offload {
@@ -33,16 +51,34 @@ pub(super) const IFF_VNET_HDR: u16 = 0x4000;
 /// Longest device name, its terminating zero included.
 pub(super) const NAME_SIZE: usize = libc::IFNAMSIZ;
 
-/// `struct ifreq` as the tun ioctls use it: a name and flags.
+/// Bytes of `struct ifreq` behind the name.
+const VALUE_SIZE: usize = size_of::<libc::ifreq>() - NAME_SIZE;
+
+/// `struct ifreq`: the name of a device, and what is asked or said of it, at the beginning of `value`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Ifreq {
     name: [u8; NAME_SIZE],
-    flags: u16,
-    unused: [u8; 22],
+    value: [u8; VALUE_SIZE],
 }
 
 const _: () = assert!(size_of::<Ifreq>() == size_of::<libc::ifreq>());
+
+impl Ifreq {
+    /// `InvalidInput` if the name is too long.
+    fn new(name: &str) -> io::Result<Self> {
+        let mut request = Self { name: [0; NAME_SIZE], value: [0; VALUE_SIZE] };
+        if name.len() >= NAME_SIZE {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        request.name[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(request)
+    }
+
+    fn short(&self) -> u16 {
+        u16::from_ne_bytes([self.value[0], self.value[1]])
+    }
+}
 
 // The opcodes say `int` although TUNSETIFF passes a `struct ifreq`: so the kernel's headers have
 // it.
@@ -56,11 +92,8 @@ const TUNSETVNETHDRSZ: Opcode = opcode::write::<libc::c_int>(b'T', 216);
 /// Makes the open `/dev/net/tun` the device `name`, creating it if there is none. Returns the name
 /// the kernel settled on, which differs where `name` holds a `%d`.
 pub(super) fn tun_attach(tun: impl AsFd, name: &str, flags: u16) -> io::Result<String> {
-    let mut request = Ifreq { name: [0; NAME_SIZE], flags, unused: [0; 22] };
-    if name.len() >= NAME_SIZE {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    request.name[..name.len()].copy_from_slice(name.as_bytes());
+    let mut request = Ifreq::new(name)?;
+    request.value[..2].copy_from_slice(&flags.to_ne_bytes());
     // JUSTIFICATION: no crate we use wraps the tun ioctls.
     // SAFETY: the kernel reads and writes back one `struct ifreq`; `Ifreq` has its size and layout
     // (asserted above) and any bit pattern the kernel leaves in it is valid.
@@ -117,6 +150,261 @@ pub(super) fn into_owned_fd(owner: impl IntoRawFd) -> OwnedFd {
     // JUSTIFICATION: crates older than `OwnedFd` hand their descriptor over as a number. SAFETY: by the
     // contract of `IntoRawFd` whoever asks becomes its only owner.
     unsafe { OwnedFd::from_raw_fd(owner.into_raw_fd()) }
+}
+
+/// What a device is, as `ARPHRD_*`. The socket says in which network namespace the name is looked up.
+pub(super) fn device_hardware(socket: impl AsFd, name: &str) -> io::Result<u16> {
+    const SIOCGIFHWADDR: Opcode = libc::SIOCGIFHWADDR as Opcode;
+    let mut request = Ifreq::new(name)?;
+    // JUSTIFICATION: no crate we use wraps the ioctls of devices.
+    // SAFETY: the kernel reads and writes back one `struct ifreq`; `Ifreq` has its size (asserted above)
+    // and any bit pattern is valid in it.
+    unsafe { ioctl(socket, Updater::<SIOCGIFHWADDR, Ifreq>::new(&mut request)) }?;
+    Ok(request.short())
+}
+
+/// Whether a device is up.
+pub(super) fn device_is_up(socket: impl AsFd, name: &str) -> io::Result<bool> {
+    const SIOCGIFFLAGS: Opcode = libc::SIOCGIFFLAGS as Opcode;
+    let mut request = Ifreq::new(name)?;
+    // JUSTIFICATION: no crate we use wraps the ioctls of devices.
+    // SAFETY: the kernel reads and writes back one `struct ifreq`; `Ifreq` has its size (asserted above)
+    // and any bit pattern is valid in it.
+    unsafe { ioctl(socket, Updater::<SIOCGIFFLAGS, Ifreq>::new(&mut request)) }?;
+    Ok(request.short() & small::UP != 0)
+}
+
+/// The largest frame of a device, without its Ethernet header.
+pub(super) fn device_mtu(socket: impl AsFd, name: &str) -> io::Result<u32> {
+    const SIOCGIFMTU: Opcode = libc::SIOCGIFMTU as Opcode;
+    let mut request = Ifreq::new(name)?;
+    // JUSTIFICATION: no crate we use wraps the ioctls of devices.
+    // SAFETY: the kernel reads and writes back one `struct ifreq`; `Ifreq` has its size (asserted above)
+    // and any bit pattern is valid in it.
+    unsafe { ioctl(socket, Updater::<SIOCGIFMTU, Ifreq>::new(&mut request)) }?;
+    let [a, b, c, d, ..] = request.value;
+    Ok(u32::from_ne_bytes([a, b, c, d]))
+}
+
+/// Turns something of a device on or off, by an `ETHTOOL_S*` that takes a number.
+pub(super) fn device_switch(
+    socket: impl AsFd,
+    name: &str,
+    command: u32,
+    on: bool,
+) -> io::Result<()> {
+    let mut value = [command, u32::from(on)];
+    let mut request = Ifreq::new(name)?;
+    let address = (&raw mut value).expose_provenance().to_ne_bytes();
+    request.value[..address.len()].copy_from_slice(&address);
+    let fd = socket.as_fd().as_raw_fd();
+    // JUSTIFICATION: no crate we use wraps the ioctls of devices.
+    // SAFETY: the kernel reads one `struct ifreq`, whose size `Ifreq` has, and by the pointer in it one
+    // `struct ethtool_value`, two numbers of 32 bits, which `value` is; both outlive the call.
+    let status = unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as libc::Ioctl, &raw mut request) };
+    done(status)
+}
+
+/// Bytes of memory that a socket's sent messages still hold below it.
+pub(super) fn outstanding(socket: impl AsFd) -> io::Result<u64> {
+    const SIOCOUTQ: Opcode = libc::TIOCOUTQ as Opcode;
+    // JUSTIFICATION: rustix has this ioctl for terminals only.
+    // SAFETY: the kernel writes one `int`.
+    let bytes = unsafe { ioctl(socket, Getter::<SIOCOUTQ, libc::c_int>::new()) }?;
+    Ok(u64::try_from(bytes).unwrap_or(0))
+}
+
+/// Lets a packet socket hear the device with number `index`, and speak by it.
+pub(super) fn packet_bind(socket: impl AsFd, index: u32) -> io::Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: small::PACKET,
+        sll_protocol: small::EVERY_PROTOCOL,
+        sll_ifindex: device_number(index)?,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let fd = socket.as_fd().as_raw_fd();
+    // JUSTIFICATION: no crate we use makes addresses of packet sockets without unsafe code.
+    // SAFETY: `address` outlives the call, and the length is its size.
+    let status =
+        unsafe { libc::bind(fd, (&raw const address).cast(), small::size_of_value(&address)) };
+    done(status)
+}
+
+/// Options of a packet socket that are on or off.
+#[derive(Clone, Copy)]
+#[repr(i32)]
+pub(super) enum PacketOption {
+    /// A vnet header before each frame.
+    VnetHeader = libc::PACKET_VNET_HDR,
+    /// What was sent by this machine is not heard.
+    IgnoreOutgoing = libc::PACKET_IGNORE_OUTGOING,
+    /// VLAN tags come beside the frames they were taken from.
+    AuxData = libc::PACKET_AUXDATA,
+}
+
+/// Turns an option of a packet socket on. `ENOPROTOOPT` if the kernel does not know it.
+pub(super) fn packet_enable(socket: impl AsFd, option: PacketOption) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let fd = socket.as_fd().as_raw_fd();
+    // JUSTIFICATION: no crate we use has the options of packet sockets.
+    // SAFETY: each of these options is an `int`; `on` outlives the call, and the length is its size.
+    let status = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_PACKET,
+            option as libc::c_int,
+            (&raw const on).cast(),
+            small::size_of_value(&on),
+        )
+    };
+    done(status)
+}
+
+/// Makes a device hear frames to whomever, as long as the socket lives.
+pub(super) fn packet_promiscuous(socket: impl AsFd, index: u32) -> io::Result<()> {
+    let membership = libc::packet_mreq {
+        mr_ifindex: device_number(index)?,
+        mr_type: small::PROMISCUOUS,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    let fd = socket.as_fd().as_raw_fd();
+    // JUSTIFICATION: no crate we use has the options of packet sockets.
+    // SAFETY: the option is a `struct packet_mreq`; it outlives the call, and the length is its size.
+    let status = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            (&raw const membership).cast(),
+            small::size_of_value(&membership),
+        )
+    };
+    done(status)
+}
+
+/// Frames that found a packet socket's buffer full, since it was last asked.
+pub(super) fn packet_drops(socket: impl AsFd) -> io::Result<u32> {
+    let mut counts = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    let mut len = small::size_of_value(&counts);
+    let fd = socket.as_fd().as_raw_fd();
+    // JUSTIFICATION: no crate we use has the options of packet sockets.
+    // SAFETY: the kernel writes at most `len` bytes, the size of `counts`, in which any bit pattern is
+    // valid; both outlive the call.
+    let status = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            (&raw mut counts).cast(),
+            &raw mut len,
+        )
+    };
+    done(status).map(|()| counts.tp_drops)
+}
+
+/// What came of reading a packet socket.
+pub(super) struct Packet {
+    /// Bytes read, vnet header included.
+    pub(super) len: usize,
+    /// Whether there was more than that.
+    pub(super) truncated: bool,
+    /// Whether this machine sent it.
+    pub(super) outgoing: bool,
+    /// The VLAN tag that was taken out of it: protocol and control information.
+    pub(super) tag: Option<[u16; 2]>,
+}
+
+/// Room for the one control message that is asked for, as aligned as those have to be.
+#[repr(C)]
+union Control {
+    align: libc::cmsghdr,
+    bytes: [u8; 64],
+}
+
+/// Reads one frame: as much as fits into `head`, the rest into `rest`. The socket must not block.
+pub(super) fn packet_receive(
+    socket: impl AsFd,
+    head: &mut [u8],
+    rest: &mut [u8],
+) -> io::Result<Packet> {
+    let mut from = libc::sockaddr_ll {
+        sll_family: 0,
+        sll_protocol: 0,
+        sll_ifindex: 0,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let mut parts = [head, rest]
+        .map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
+    let mut control = Control { bytes: [0; 64] };
+    // JUSTIFICATION: the structure has padding with a name on some systems, so that it cannot be written
+    // out. SAFETY: plain data of which zeros are a value.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_name = (&raw mut from).cast();
+    message.msg_namelen = small::size_of_value(&from);
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len() as _;
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = size_of::<Control>() as _;
+    // JUSTIFICATION: no crate we use reads this kind of control message.
+    // SAFETY: name, parts and control are exclusive, initialised memory of the lengths given, and outlive
+    // the call; any bytes are valid in them.
+    let len = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, 0) };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    Ok(Packet {
+        len,
+        truncated: message.msg_flags & libc::MSG_TRUNC != 0,
+        outgoing: from.sll_pkttype == libc::PACKET_OUTGOING,
+        tag: vlan_tag(&message),
+    })
+}
+
+/// The VLAN tag in the control messages of a frame.
+fn vlan_tag(message: &libc::msghdr) -> Option<[u16; 2]> {
+    // JUSTIFICATION: the C library knows where the messages stand. SAFETY: the kernel filled in `message`
+    // and the control memory it points to, which is as long as it says.
+    let mut at = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !at.is_null() {
+        // JUSTIFICATION: messages come as pointers. SAFETY: neither is null nor beyond the control
+        // memory, which is aligned for headers.
+        let header = unsafe { ptr::read(at) };
+        let wanted = size_of::<libc::cmsghdr>() + size_of::<libc::tpacket_auxdata>();
+        if (header.cmsg_level, header.cmsg_type) == (libc::SOL_PACKET, libc::PACKET_AUXDATA)
+            && header.cmsg_len as usize >= wanted
+        {
+            // JUSTIFICATION: messages come as pointers. SAFETY: the message is as long as this structure,
+            // in which any bit pattern is valid.
+            let aux =
+                unsafe { ptr::read_unaligned(libc::CMSG_DATA(at).cast::<libc::tpacket_auxdata>()) };
+            return tag_of(&aux);
+        }
+        // JUSTIFICATION: as for the first. SAFETY: `at` is a header in the memory of `message`.
+        at = unsafe { libc::CMSG_NXTHDR(message, at) };
+    }
+    None
+}
+
+fn tag_of(aux: &libc::tpacket_auxdata) -> Option<[u16; 2]> {
+    let has = |bit| aux.tp_status & bit != 0;
+    // Kernels before 3.14 do not tell which protocol it was.
+    let protocol =
+        if has(libc::TP_STATUS_VLAN_TPID_VALID) { aux.tp_vlan_tpid } else { small::CUSTOMER };
+    has(libc::TP_STATUS_VLAN_VALID).then_some([protocol, aux.tp_vlan_tci])
+}
+
+fn device_number(index: u32) -> io::Result<libc::c_int> {
+    index.try_into().map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// What a call of the C library says that returns 0 or has set `errno`.
+fn done(status: libc::c_int) -> io::Result<()> {
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Puts a descriptor under tokio's eye for reading. Call within a tokio runtime.

@@ -7,6 +7,7 @@
 //! Left out: several queues; big TCP, which a tap does not give (its superpackets end at 64 kB).
 
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll, ready};
 
@@ -17,7 +18,9 @@ use tokio::io::unix::AsyncFd;
 use super::batch::{Batch, Run, Slices};
 use super::netlink::{self, LinkOptions, NetlinkError};
 use super::pool::{Fill, Pool, Scratch};
-use super::port::{Counters, NoRuns, Port, PortError, Recv, Sent, WriteErrors};
+use super::port::{
+    Counters, NoRuns, Port, PortError, Recv, Sent, WriteErrors, WriteRuns, refuses_runs,
+};
 use super::sys::{self, IFF_NO_PI, IFF_TAP, IFF_VNET_HDR, offload};
 use crate::packet::split::Checksums;
 use crate::packet::vnet::VnetHeader;
@@ -292,32 +295,20 @@ impl TapPort {
     /// Writes a run; segment by segment if the kernel does not take it.
     fn send_run(&mut self, run: Run<'_>) -> Result<(), PortError> {
         let Some(kind) = run.kind() else {
-            return self.write(run).or_else(|errno| self.lost(errno));
+            return self.write(run).or_else(|errno| self.lost(errno, 1).map(drop));
         };
         if !self.no_runs.has(kind) {
             match self.write(run) {
                 Ok(()) => return Ok(()),
-                // Some kernels do not know the kind, some do not like what is in it.
-                Err(Errno::INVAL | Errno::IO) => self.counters.runs_refused += 1,
-                Err(errno) => return self.lost(errno),
+                Err(errno) if refuses_runs(errno) => self.counters.runs_refused += 1,
+                Err(errno) => return self.lost(errno, run.segments()).map(drop),
             }
         }
-        let mut all = Ok(());
-        for single in run.singles() {
-            let outcome = self.write(Run::of(&single));
-            if let Err(errno) = outcome {
-                self.lost(errno)?;
-            }
-            all = all.and(outcome);
-        }
-        // If the segments do not go either, it was not for the run.
-        if all.is_ok() {
-            self.no_runs.add(kind);
-        }
-        Ok(())
+        self.write_singly(run, kind, 0).map(drop)
     }
+}
 
-    /// One write.
+impl WriteRuns for TapPort {
     fn write(&mut self, run: Run<'_>) -> Result<(), Errno> {
         let Some(Slices { parts, frame_len }) = run.slices(Checksums::Partial, &mut self.scratch)
         else {
@@ -334,9 +325,14 @@ impl TapPort {
         outcome.map(drop)
     }
 
-    /// Counts a frame that the kernel did not take.
-    fn lost(&mut self, errno: Errno) -> Result<(), PortError> {
-        count_lost(&self.name, &mut self.counters.write_errors, errno)
+    /// Never breaks: a tap has room, or drops by itself.
+    fn lost(&mut self, errno: Errno, segments: u16) -> Result<ControlFlow<()>, PortError> {
+        count_lost(&self.name, &mut self.counters.write_errors, errno, segments)?;
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn no_runs(&mut self) -> &mut NoRuns {
+        &mut self.no_runs
     }
 }
 
@@ -392,19 +388,22 @@ pub(super) fn received(
     }
 }
 
-/// Counts a frame that the kernel did not take; an error if it takes none any more.
+/// Counts segments that the kernel did not take; an error if it takes none any more.
 pub(super) fn count_lost(
     name: &str,
     errors: &mut WriteErrors,
     errno: Errno,
+    segments: u16,
 ) -> Result<(), PortError> {
-    match errno {
-        Errno::INVAL => errors.invalid += 1,
-        Errno::IO => errors.down += 1,
-        Errno::NOBUFS | Errno::NOMEM => errors.no_buffers += 1,
-        Errno::AGAIN => errors.full += 1,
+    let count = match errno {
+        Errno::INVAL => &mut errors.invalid,
+        Errno::IO => &mut errors.down,
+        Errno::NOBUFS | Errno::NOMEM => &mut errors.no_buffers,
+        Errno::AGAIN => &mut errors.full,
+        Errno::MSGSIZE => &mut errors.too_long,
         _ => return Err(port_error(name, "write", errno.into())),
-    }
+    };
+    *count += u64::from(segments);
     Ok(())
 }
 

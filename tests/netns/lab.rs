@@ -15,6 +15,7 @@ use ucake::io::driver::{Bridge, BridgeError, Command, Snapshot, run};
 use ucake::io::namespace::Namespace;
 use ucake::io::netlink::{self, LinkOptions};
 use ucake::io::pool::FrameBuf;
+use ucake::io::port::Port;
 use ucake::io::tap::{Tap, TapOptions, TapPort};
 use ucake::io::timer::Timer;
 use ucake::qdisc::{Cake, Config, Discipline, Entropy};
@@ -44,7 +45,7 @@ impl Family {
         self.host(2)
     }
 
-    const fn host(self, number: u8) -> IpAddr {
+    pub(crate) const fn host(self, number: u8) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(Ipv4Addr::new(10, 77, 0, number)),
             Self::V6 => IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, number as u16)),
@@ -125,19 +126,10 @@ impl Lab {
         discipline: impl Fn() -> D + Send + 'static,
     ) -> Running<D> {
         let taps = self.taps();
-        let (commands, mut inbox) = mpsc::channel(4);
-        let work = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
-            runtime.expect("a runtime").block_on(async {
-                let [lan, wan] = taps.map(|tap| Box::new(TapPort::new(tap).expect("tap at work")));
-                let mut bridge =
-                    Bridge::new(lan, wan, discipline(), discipline()).with_coalescing(coalescing);
-                let mut timer = Timer::new().expect("a timer");
-                run(&mut bridge, &mut timer, &mut inbox).await
-            })
+        let ports = move || {
+            taps.map(|tap| -> Box<dyn Port> { Box::new(TapPort::new(tap).expect("tap at work")) })
         };
-        let thread = std::thread::Builder::new().name("bridge".into()).spawn(work);
-        Running { commands, thread: thread.expect("a thread") }
+        Running::start(ports, coalescing, discipline)
     }
 
     /// Starts `flows` TCP connections that carry as much as they can.
@@ -164,7 +156,7 @@ impl Lab {
 }
 
 /// An IPv6 address is not ours at once: the kernel sees to it when it has time.
-fn await_address(address: IpAddr) {
+pub(crate) fn await_address(address: IpAddr) {
     let end = Instant::now() + PATIENCE;
     while UdpSocket::bind((address, 0)).is_err() {
         assert!(Instant::now() < end, "{address} does not become ours");
@@ -236,6 +228,27 @@ impl Drop for Load {
 }
 
 impl<D: Discipline<FrameBuf> + 'static> Running<D> {
+    /// A bridge between two ports, which are made where it runs.
+    pub(crate) fn start(
+        ports: impl FnOnce() -> [Box<dyn Port>; 2] + Send + 'static,
+        coalescing: Coalescing,
+        discipline: impl Fn() -> D + Send + 'static,
+    ) -> Self {
+        let (commands, mut inbox) = mpsc::channel(4);
+        let work = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+            runtime.expect("a runtime").block_on(async {
+                let [lan, wan] = ports();
+                let mut bridge =
+                    Bridge::new(lan, wan, discipline(), discipline()).with_coalescing(coalescing);
+                let mut timer = Timer::new().expect("a timer");
+                run(&mut bridge, &mut timer, &mut inbox).await
+            })
+        };
+        let thread = std::thread::Builder::new().name("bridge".into()).spawn(work);
+        Self { commands, thread: thread.expect("a thread") }
+    }
+
     pub(crate) fn snapshot(&self) -> Snapshot {
         let (reply, answer) = oneshot::channel();
         let asked = self.commands.blocking_send(Command::Snapshot(reply));

@@ -8,7 +8,9 @@ mod congestion;
 mod datagrams;
 mod lab;
 mod neighbours;
+mod packet;
 mod stream;
+mod wires;
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;

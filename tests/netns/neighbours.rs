@@ -109,7 +109,7 @@ fn receive(socket: &OwnedFd, family: Family, sequence: u8, len: usize) -> Vec<u8
 }
 
 /// RFC 1071.
-fn checksum(bytes: &[u8]) -> [u8; 2] {
+pub(crate) fn checksum(bytes: &[u8]) -> [u8; 2] {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low));
     let mut sum: u32 = bytes.chunks(2).map(word).sum();
     while sum > 0xffff {

@@ -61,13 +61,13 @@ fn fifty_megabytes_whole_arrive_over_ipv6() {
     superpackets_were_written(&wan);
 }
 
-fn superpackets_were_read(lan: &PortSnapshot) {
+pub(crate) fn superpackets_were_read(lan: &PortSnapshot) {
     let counters = &lan.counters;
     let mean = counters.bytes_in / counters.frames_in;
     assert!(mean > 10_000, "reads of {mean} bytes: {counters:?}");
 }
 
-fn superpackets_were_written(wan: &PortSnapshot) {
+pub(crate) fn superpackets_were_written(wan: &PortSnapshot) {
     let counters = &wan.counters;
     let mean = counters.bytes_out / counters.frames_out;
     assert!(mean > 10_000, "writes of {mean} bytes: {counters:?}");
@@ -89,19 +89,27 @@ fn deliver(
     let lab = Lab::new();
     let config = Config { split_gso, ..Config::default() };
     let bridge = lab.bridge_with(coalescing, move || cake(config));
-    let to = SocketAddr::from((family.server(), 5001));
-    let listener = lab.server.run(move || TcpListener::bind(to)).expect("the address is ours");
-    let sink = lab.server.spawn("sink", move || receive(&listener)).expect("a thread");
-    let sent = lab.client.run(move || send(to));
-    assert_eq!(sink.join().expect("the sink finishes"), (BYTES, sent), "bytes and their hash");
+    carry(&lab, SocketAddr::from((family.server(), 5001)));
     let ports = bridge.snapshot().ports;
     bridge.stop().expect("a clean stop");
-    for port in &ports {
+    nothing_was_lost(&ports);
+    Some(ports)
+}
+
+pub(crate) fn nothing_was_lost(ports: &[PortSnapshot; 2]) {
+    for port in ports {
         assert_eq!(port.counters.write_errors.total(), 0, "{port:?}");
         assert_eq!((port.counters.truncated, port.counters.runts), (0, 0), "{port:?}");
         assert!(port.counters.refused.is_empty(), "{port:?}");
     }
-    Some(ports)
+}
+
+/// Sends fifty megabytes from client to server and compares what arrived.
+pub(crate) fn carry(lab: &Lab, to: SocketAddr) {
+    let listener = lab.server.run(move || TcpListener::bind(to)).expect("the address is ours");
+    let sink = lab.server.spawn("sink", move || receive(&listener)).expect("a thread");
+    let sent = lab.client.run(move || send(to));
+    assert_eq!(sink.join().expect("the sink finishes"), (BYTES, sent), "bytes and their hash");
 }
 
 /// Sends, and returns the hash of it.
