@@ -41,7 +41,7 @@ use crate::time::{Instant, Span};
 use crate::units::{FrameLen, MemSize, WireLen};
 use auto_split::{AutoSplit, Near};
 use autorate::Estimator;
-use flow::{Charge, Flow, Packet, PacketQueue, Unit};
+use flow::{Account, Charge, Flow, Packet, PacketQueue, Unit};
 use hash::FlowHasher;
 use overflow::{Overflow, QueueId};
 use overhead::Compensator;
@@ -319,7 +319,7 @@ impl<F: Frame> Cake<F> {
             let tin = &self.tins[usize::from(self.config.diffserv.displayed(column))];
             tin.active_queues().map(move |(slot, flow)| {
                 let class = u16::from(column) * flow_table::SLOTS + slot + 1;
-                queue_stats(class, flow, &self.packets, now)
+                queue_stats(class, (flow, tin.account(slot)), &self.packets, now)
             })
         };
         (0..self.tin_count).flat_map(column).collect()
@@ -575,7 +575,7 @@ impl<F: Frame> Cake<F> {
         let flows = &mut self.tins[usize::from(tin)];
         let Some(slot) = flows.next_flow(first_pass) else { return Served::Again };
         if !flows.may_send(slot, || dither(random)) {
-            *steps += flows.turn(WORK_BOUND.saturating_sub(*steps + 1), || dither(random));
+            *steps += flows.turn(WORK_BOUND.saturating_sub(*steps + 1), random, dither);
             return Served::Retry;
         }
         self.pull(QueueId { tin, slot }, steps, now)
@@ -701,7 +701,7 @@ fn backlog_of(tins: &[Tin]) -> impl Fn(QueueId) -> u32 {
 
 fn queue_stats<F: Frame>(
     class: u16,
-    flow: &Flow,
+    (flow, account): (&Flow, &Account),
     packets: &Slab<Packet<F>>,
     now: Instant,
 ) -> QueueStats {
@@ -712,7 +712,7 @@ fn queue_stats<F: Frame>(
         drops: flow.drops,
         backlog: flow.backlog,
         packets: flow.packets.count_units(packets),
-        deficit: flow.deficit,
+        deficit: account.deficit,
         count: cobalt.count(),
         drop_next: cobalt.is_dropping().then(|| now - cobalt.drop_next()),
         blue_probability,

@@ -2,6 +2,7 @@
 //! after each.
 
 use super::drr::Set;
+use super::flow::Hosts;
 use super::*;
 use crate::packet::tcp::{SackBlock, TcpFlags, TcpHeader, Timestamps};
 use crate::packet::{Dscp, FlowKey, Overrides};
@@ -401,23 +402,23 @@ impl Tin {
     fn check_host_loads(&self) {
         let (mut sources, mut destinations) = ([0; 1024], [0; 1024]);
         let bulk = (0..flow_table::SLOTS).filter(|&slot| self.set(slot) == Set::Bulk);
-        for flow in bulk.map(|slot| self.flow(slot)).filter(|flow| flow.hosts_known) {
+        for hosts in
+            bulk.map(|slot| self.account(slot).hosts).filter(|&hosts| hosts != Hosts::UNKNOWN)
+        {
             // A side that nobody is fair by counts nobody.
             let [by_source, by_destination] = self.fair_by();
-            sources[usize::from(flow.source_host)] += u16::from(by_source);
-            destinations[usize::from(flow.destination_host)] += u16::from(by_destination);
+            sources[usize::from(hosts.source)] += u16::from(by_source);
+            destinations[usize::from(hosts.destination)] += u16::from(by_destination);
         }
         for slot in 0..flow_table::SLOTS {
-            let flow = self.flow(slot);
-            if !flow.hosts_known {
-                assert_eq!(self.host_loads(slot), (0, 0), "hosts of queue {slot}");
+            let hosts = self.account(slot).hosts;
+            if hosts == Hosts::UNKNOWN {
+                assert_eq!(self.host_loads(hosts), (0, 0), "hosts of queue {slot}");
                 continue;
             }
-            let expected = (
-                sources[usize::from(flow.source_host)],
-                destinations[usize::from(flow.destination_host)],
-            );
-            assert_eq!(self.host_loads(slot), expected, "hosts of queue {slot}");
+            let expected =
+                (sources[usize::from(hosts.source)], destinations[usize::from(hosts.destination)]);
+            assert_eq!(self.host_loads(hosts), expected, "hosts of queue {slot}");
         }
     }
 }
@@ -647,7 +648,7 @@ fn a_change_of_isolation_under_load_counts_each_host_anew_with_its_flows_next_pa
     let tin = &books.cake.tins[0];
     let mut loads: Vec<u16> = (0..flow_table::SLOTS)
         .filter(|&slot| tin.set(slot) == Set::Bulk)
-        .map(|slot| tin.host_loads(slot).0)
+        .map(|slot| tin.host_loads(tin.account(slot).hosts).0)
         .collect();
     loads.sort_unstable();
     // The old queues have no hosts yet where the new hash put the flow elsewhere; it did not.
@@ -658,7 +659,8 @@ fn a_change_of_isolation_under_load_counts_each_host_anew_with_its_flows_next_pa
 fn a_direct_hit_does_no_work_on_hosts() {
     let mut books = eleven_bulk_flows(Isolation::TripleIsolate);
     let loads = |books: &Books| {
-        let loads = |slot| books.cake.tins[0].host_loads(slot);
+        let tin = &books.cake.tins[0];
+        let loads = |slot| tin.host_loads(tin.account(slot).hosts);
         (0..flow_table::SLOTS).map(loads).collect::<Vec<_>>()
     };
     let before = loads(&books);
