@@ -583,11 +583,24 @@ pub fn choose_unlimited(tins: &mut [Tin], current: u8) -> Option<u8> {
         let index = current + turn;
         if index < count { index } else { index - count }
     };
-    let (rounds, turn) = (0..count)
-        .filter(|turn| tins[in_order(*turn)].has_flows())
-        .map(|turn| (tins[in_order(turn)].rounds_until_served(), turn))
-        .min()?;
-    for other in 0..count {
+    let mut first = None;
+    for turn in 0..count {
+        let tin = &tins[in_order(turn)];
+        if !tin.has_flows() {
+            continue;
+        }
+        let rounds = tin.rounds_until_served();
+        if first.is_none_or(|(fewest, _)| rounds < fewest) {
+            first = Some((rounds, turn));
+        }
+        // Nobody behind it is served earlier.
+        if rounds == 0 {
+            break;
+        }
+    }
+    let (rounds, turn) = first?;
+    let passed = if rounds == 0 { turn } else { count };
+    for other in 0..passed {
         let visits = rounds + u32::from(other < turn);
         tins[in_order(other)].pass_by(visits);
     }

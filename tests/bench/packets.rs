@@ -189,9 +189,7 @@ fn turn_over<T>(
     for packet in packets {
         cake.enqueue(Stub, &meta(packet), *now);
     }
-    while let Dequeue::Send(departure) = cake.dequeue(*now) {
-        black_box(&departure);
-    }
+    while sent(cake, *now) {}
     *now += Span::from_millis(1);
 }
 
@@ -209,10 +207,23 @@ fn turn_over_standing<T>(
     }
     for packet in packets {
         cake.enqueue(Stub, &meta(packet), *now);
-        if let Dequeue::Send(departure) = cake.dequeue(*now) {
-            black_box(&departure);
-        }
+        sent(cake, *now);
         *now += Span::from_micros(1);
+    }
+}
+
+/// Takes out a packet; whether there was one.
+fn sent(cake: &mut Cake<Stub>, now: Instant) -> bool {
+    loop {
+        match cake.dequeue(now) {
+            Dequeue::Send(departure) => {
+                black_box(&departure);
+                return true;
+            }
+            // Without a rate only its share of work ends a call.
+            Dequeue::Wait(_) => {}
+            Dequeue::Idle => return false,
+        }
     }
 }
 
