@@ -8,7 +8,7 @@
 use super::auto_split::Near;
 use super::cobalt::Cobalt;
 use crate::packet::tcp::TcpFlags;
-use crate::packet::{Frame, Meta, Segments, TcpHeader};
+use crate::packet::{Frame, Meta, Segments, TcpHeader, truesize};
 use crate::time::Instant;
 use crate::units::{FrameLen, MemSize, WireLen};
 use slab::Slab;
@@ -89,7 +89,8 @@ impl<F: Frame> Packet<F> {
     }
 
     /// A train of which the first `segments` segments leave one at a time. `wire_len` gives the length on
-    /// the wire of a segment.
+    /// the wire of a segment. Each is charged the memory that a frame of its length is charged by Linux, which
+    /// queues nothing but segments.
     pub fn train(
         frame: F,
         meta: &Meta,
@@ -98,15 +99,15 @@ impl<F: Frame> Packet<F> {
         now: Instant,
     ) -> Self {
         let segments = segments.max(1);
-        let truesize = meta.truesize.clamp(LEAST_TRUESIZE, MOST_TRUESIZE);
-        let share = MemSize(truesize.0 / u64::from(segments));
-        let rest = truesize - MemSize(share.0 * u64::from(segments - 1));
-        let mut charge = |index, truesize| {
+        // Together at least what the frame is said to hold.
+        let held = meta.truesize.clamp(LEAST_TRUESIZE, MOST_TRUESIZE);
+        let share = MemSize(held.0.div_ceil(u64::from(segments)));
+        let mut charge = |index| {
             let len = meta.segment_len(index);
-            Charge { len, wire_len: wire_len(len), truesize }
+            Charge { len, wire_len: wire_len(len), truesize: truesize(len).max(share) }
         };
-        let each = charge(0, share);
-        let last = charge(segments - 1, rest);
+        let each = charge(0);
+        let last = charge(segments - 1);
         Self {
             frame,
             enqueued_at: now,
@@ -376,7 +377,8 @@ mod tests {
         let meta = Meta { len: FrameLen(u32::MAX), segments, ..Meta::default() };
         let train = Packet::train(Piece(0), &meta, u16::MAX, |len| WireLen(len.0), Instant::ZERO);
         assert_eq!(train.total().len, FrameLen(u32::MAX));
-        assert_eq!(train.total().truesize, LEAST_TRUESIZE);
+        let charged = truesize(meta.segment_len(0)).0 * 65_534 + truesize(FrameLen(196_605)).0;
+        assert_eq!(train.total().truesize, MemSize(charged));
         assert_eq!(meta.segment_len(u16::MAX), FrameLen(196_605));
     }
 
@@ -401,7 +403,7 @@ mod tests {
         let meta = Meta {
             len: FrameLen(66 + 2 * 1448 + 100),
             segments: Segments { count: 3, mss: 1448, header_len: 66 },
-            truesize: MemSize(4000),
+            truesize: MemSize(2000),
             ..Meta::default()
         };
         let mut nodes = Slab::new();
@@ -409,7 +411,7 @@ mod tests {
         let packet = Packet::train(Piece(99), &meta, 3, |len| WireLen(len.0 + 38), Instant::ZERO);
         let total = packet.total();
         assert_eq!(total.len, meta.counted_len());
-        assert_eq!(total.truesize, MemSize(4000));
+        assert_eq!(total.truesize, MemSize(2 * 2304 + 896));
         queue.push(&mut nodes, packet);
         assert_eq!(queue.count_units(&nodes), 3);
         let mut sum = Charge::default();
