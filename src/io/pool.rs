@@ -15,16 +15,25 @@ use std::rc::{Rc, Weak};
 use super::batch::RunKind;
 use crate::packet::coalesce::Piece;
 use crate::packet::dissect::{Dissected, Refused, dissect};
+use crate::packet::memory::LONGEST;
 use crate::packet::split::{Checksums, MAX_HEADERS, write_run};
 use crate::packet::vnet::VnetHeader;
-use crate::packet::{Frame, Layout, Meta, Network, Sighting, TcpHeader, Transport, checksum, ecn};
-use crate::units::{FrameLen, MemSize};
+use crate::packet::{
+    Frame, Layout, Meta, Network, Sighting, TcpHeader, Transport, checksum, ecn, truesize,
+};
+use crate::units::FrameLen;
 
-/// Slot sizes, and how many idle slots of each are kept (10 MiB in all).
-const CLASSES: [Class; 4] = [
-    Class { size: 2 * 1024, keep: 1024 },
-    Class { size: 8 * 1024, keep: 256 },
-    Class { size: 32 * 1024, keep: 64 },
+/// Slot sizes, and how many idle slots of each are kept (10 MiB in all). A frame is charged for as if it lay
+/// in a buffer of Linux's ([`truesize()`]); slots are no larger than those, so that what is charged is at
+/// least what is held.
+const CLASSES: [Class; 8] = [
+    Class { size: VnetHeader::LEN + LONGEST[0], keep: 1024 },
+    Class { size: VnetHeader::LEN + LONGEST[1], keep: 512 },
+    Class { size: VnetHeader::LEN + LONGEST[2], keep: 1024 },
+    Class { size: VnetHeader::LEN + 4 * 1024, keep: 128 },
+    Class { size: VnetHeader::LEN + 8 * 1024, keep: 128 },
+    Class { size: VnetHeader::LEN + 16 * 1024, keep: 32 },
+    Class { size: VnetHeader::LEN + 32 * 1024, keep: 32 },
     // The largest superpacket a tap gives (65536, and a link-layer header with two VLAN tags), its
     // vnet header, and room to tell "just fits" from "was cut short".
     Class { size: 65_536 + 22 + VnetHeader::LEN + 96, keep: 64 },
@@ -33,9 +42,6 @@ const LARGEST: usize = CLASSES.len() - 1;
 
 /// Vnet header and Ethernet header: what is shorter is no frame.
 const SHORTEST: usize = VnetHeader::LEN + 14;
-
-/// What a queued segment costs besides its bytes: its share of queue, handle and slot bookkeeping.
-const SEGMENT_COST: u64 = 256;
 
 struct Class {
     size: usize,
@@ -411,12 +417,11 @@ impl FrameBuf {
     /// header anew as the frame is to leave.
     fn examine(&mut self, len: usize) -> Result<Meta, Refused> {
         let slot = sole(&mut self.slot);
-        let held = MemSize(u64::try_from(slot.bytes.len()).unwrap_or(u64::MAX));
         let (head, frame) = slot.bytes[..len].split_first_chunk_mut().expect("no runt");
-        let Dissected { mut meta, layout, vnet } = dissect(frame, &VnetHeader::decode(head), held)?;
+        let charged = truesize(FrameLen(u32::try_from(frame.len()).unwrap_or(u32::MAX)));
+        let Dissected { meta, layout, vnet } = dissect(frame, &VnetHeader::decode(head), charged)?;
         *head = vnet.encode();
         (slot.frame_len, slot.vnet, slot.layout) = (frame.len(), vnet, layout);
-        meta.truesize += MemSize(SEGMENT_COST * u64::from(meta.segments.count));
         Ok(meta)
     }
 
@@ -498,6 +503,7 @@ impl Wire<'_> {
 pub(in crate::io) mod tests {
     use super::*;
     use crate::packet::Ecn;
+    use crate::units::MemSize;
 
     /// Payload of each segment of [`train`].
     pub(in crate::io) const TRAIN_PAYLOAD: usize = 1000;
@@ -560,14 +566,30 @@ pub(in crate::io) mod tests {
     }
 
     #[test]
-    fn a_small_frame_holds_a_small_slot() {
+    fn a_frame_is_charged_what_linux_charges_and_keeps_its_bytes() {
         let pool = Pool::new();
-        let small = received(&pool, &VnetHeader::PLAIN, &plain_frame(60));
-        assert_eq!(small.meta.truesize, MemSize(2048 + 256));
+        for (len, charged) in [(60, 896), (304, 896), (305, 1280), (1514, 2304), (9014, 17_280)] {
+            let Received { frame, meta } = received(&pool, &VnetHeader::PLAIN, &plain_frame(len));
+            assert_eq!(meta.truesize, MemSize(charged), "{len} bytes");
+            assert_eq!(frame.bytes(), plain_frame(len));
+        }
         let (vnet, bytes) = train(40);
         let large = received(&pool, &vnet, &bytes);
-        assert!(large.meta.truesize >= MemSize(65_536 + 40 * 256));
+        assert_eq!(large.meta.truesize, MemSize(896 + 65_536));
         assert_eq!((large.frame.bytes(), written(&large.frame)), (&*bytes, bytes.clone()));
+    }
+
+    #[test]
+    fn what_is_charged_is_at_least_what_is_held() {
+        // The queue's node, two counters of the handle, and what the allocator adds to two pieces.
+        const BESIDES: usize = 112 + 16 + 2 * 16;
+        for len in 14..=65_536 + 22 {
+            let bytes = VnetHeader::LEN + len;
+            let class = CLASSES.iter().find(|class| bytes <= class.size).expect("the largest");
+            let held = class.size + size_of::<Slot>() + BESIDES;
+            let charged = truesize(FrameLen(u32::try_from(len).expect("small")));
+            assert!(charged.0 >= held as u64, "{len} bytes hold {held}, charged {charged:?}");
+        }
     }
 
     #[test]

@@ -29,8 +29,12 @@
 //!   Linux does. That of a packet in a PPPoE session is out of reach; its flow is not.
 //! * A superpacket without `NEEDS_CSUM` is kept whole, as a single unit: its segments' checksums
 //!   cannot be had without healing whatever may have been wrong with the one checksum it carries.
+//! * TCP and UDP right behind an IP header that is in order are read by hand ([`plain`]), which takes a
+//!   quarter of the time; it finds what the parser would.
 //! * TCP flags do not matter to splitting. SYN, RST and URG are copied to every segment and the
 //!   urgent pointer is left as it is, as Linux does.
+
+mod plain;
 
 use etherparse::{LaxIpv4Slice, LaxIpv6Slice, LaxNetSlice, LaxSlicedPacket, ip_number as proto};
 
@@ -371,8 +375,9 @@ impl<'a> Outer<'a> {
             ETHERTYPE_IPV6 => (first[0] << 4 | first[1] >> 4, Network::Other),
             _ => return self.read_pppoe(bytes),
         };
-        let packet = LaxSlicedPacket::from_ether_type(self.ethertype.into(), bytes);
-        self.ip = Ip::read(&packet, self.ethertype, self.network_offset);
+        let (ethertype, offset) = (self.ethertype, self.network_offset);
+        self.ip =
+            Ip::plain(ethertype, bytes, offset).or_else(|| Ip::closely(ethertype, bytes, offset));
     }
 
     /// The flow of a PPPoE session is that of the packet in it; DSCP and ECN are out of reach.
@@ -413,7 +418,7 @@ impl<'a> Outer<'a> {
 }
 
 /// An IP header that could be read, extension headers included as far as they could be.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ip<'a> {
     network: Network,
     flow_label: u32,
@@ -440,6 +445,11 @@ impl<'a> Ip<'a> {
         };
         let plain = !self.fragment && self.authentication.is_none();
         plain.then_some((transport, small(self.transport_offset)))
+    }
+
+    /// Whatever header there is, read by a parser.
+    fn closely(ethertype: u16, bytes: &'a [u8], offset: usize) -> Option<Self> {
+        Self::read(&LaxSlicedPacket::from_ether_type(ethertype.into(), bytes), ethertype, offset)
     }
 
     /// The header at `offset`, provided it is of the family that `ethertype` announces.
@@ -554,10 +564,7 @@ impl<'a> Ip<'a> {
     /// The header in `payload`, which `ethertype` announces.
     fn behind(ethertype: u16, payload: &'a [u8]) -> Option<Self> {
         match ethertype {
-            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => {
-                let packet = LaxSlicedPacket::from_ether_type(ethertype.into(), payload);
-                Self::read(&packet, ethertype, 0)
-            }
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Self::closely(ethertype, payload, 0),
             ETHERTYPE_TEB => Outer::read(payload).ip,
             _ => None,
         }

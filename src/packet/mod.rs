@@ -9,6 +9,7 @@ pub mod checksum;
 pub mod coalesce;
 pub mod dissect;
 pub mod ecn;
+pub mod memory;
 pub mod rtt;
 pub mod split;
 pub mod tcp;
@@ -17,6 +18,7 @@ pub(crate) mod testing;
 pub mod vnet;
 
 pub use dissect::{Dissected, Refused, dissect};
+pub use memory::truesize;
 pub use rtt::{Direction, RttTable, Sighting};
 pub use split::{Checksums, MAX_HEADERS, Run, whole, write_run};
 pub use tcp::TcpHeader;
@@ -48,7 +50,8 @@ pub struct Meta {
     pub flow: FlowKey,
     /// How the frame divides; [`Segments::ONE`] unless it is a superpacket.
     pub segments: Segments,
-    /// Memory the frame holds while it is queued.
+    /// Memory that the frame is charged for while it is queued whole, normally [`truesize()`] of its length
+    /// and never less than it holds. Segments of a train are charged by their own lengths.
     pub truesize: MemSize,
     /// The packet mark (`SO_MARK`, nftables); 0 from ports that carry none.
     pub mark: u32,

@@ -8,7 +8,7 @@
 //! each state is counted as it is entered and left, at one place.
 //! Left out: deficits (`flow`), host loads (`host`), when a flow changes state (`tin`).
 
-use super::flow_table::PerSlot;
+use super::flow_table::{PerSlot, SLOTS};
 
 const NONE: u16 = u16::MAX;
 
@@ -61,6 +61,27 @@ struct Place {
 impl Default for Place {
     fn default() -> Self {
         Self { previous: NONE, next: NONE, list: None, set: Set::None }
+    }
+}
+
+/// Whose turn it is among the old flows.
+pub struct Turns<'a> {
+    places: &'a [Place; SLOTS as usize],
+    first: u16,
+    slot: u16,
+}
+
+#[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
+impl Turns<'_> {
+    /// The flow whose turn it is.
+    pub fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    /// It is the next one's turn; after the last, the first one's.
+    pub fn go_on(&mut self) {
+        let next = self.places[usize::from(self.slot % SLOTS)].next;
+        self.slot = if next == NONE { self.first } else { next };
     }
 }
 
@@ -130,12 +151,9 @@ impl FlowSets {
         (new == NONE && old != NONE).then_some(old)
     }
 
-    /// The one after an old flow; after the last, the first.
-    pub fn after(&self, slot: u16) -> u16 {
-        match self.places[slot].next {
-            NONE => self.ends[List::Old as usize].head,
-            next => next,
-        }
+    /// The turns of the old flows, round and round, beginning with that of `slot`.
+    pub fn turns_from(&self, slot: u16) -> Turns<'_> {
+        Turns { places: self.places.all(), first: self.ends[List::Old as usize].head, slot }
     }
 
     /// Moves all old flows before this one to the back, in order.

@@ -1,4 +1,4 @@
-//! A queue: packets in order, a deficit, an AQM.
+//! A queue: packets in order, an AQM; and its account.
 //!
 //! Problem: a superpacket must be decided on segment by segment without being copied.
 //! Source: spec §1 (state), design §3.1 (trains). Law: packets wait in a list of nodes shared by the whole
@@ -8,7 +8,7 @@
 use super::auto_split::Near;
 use super::cobalt::Cobalt;
 use crate::packet::tcp::TcpFlags;
-use crate::packet::{Frame, Meta, Segments, TcpHeader};
+use crate::packet::{Frame, Meta, Segments, TcpHeader, truesize};
 use crate::time::Instant;
 use crate::units::{FrameLen, MemSize, WireLen};
 use slab::Slab;
@@ -89,7 +89,8 @@ impl<F: Frame> Packet<F> {
     }
 
     /// A train of which the first `segments` segments leave one at a time. `wire_len` gives the length on
-    /// the wire of a segment.
+    /// the wire of a segment. Each is charged the memory that a frame of its length is charged by Linux, which
+    /// queues nothing but segments.
     pub fn train(
         frame: F,
         meta: &Meta,
@@ -98,15 +99,15 @@ impl<F: Frame> Packet<F> {
         now: Instant,
     ) -> Self {
         let segments = segments.max(1);
-        let truesize = meta.truesize.clamp(LEAST_TRUESIZE, MOST_TRUESIZE);
-        let share = MemSize(truesize.0 / u64::from(segments));
-        let rest = truesize - MemSize(share.0 * u64::from(segments - 1));
-        let mut charge = |index, truesize| {
+        // Together at least what the frame is said to hold.
+        let held = meta.truesize.clamp(LEAST_TRUESIZE, MOST_TRUESIZE);
+        let share = MemSize(held.0.div_ceil(u64::from(segments)));
+        let mut charge = |index| {
             let len = meta.segment_len(index);
-            Charge { len, wire_len: wire_len(len), truesize }
+            Charge { len, wire_len: wire_len(len), truesize: truesize(len).max(share) }
         };
-        let each = charge(0, share);
-        let last = charge(segments - 1, rest);
+        let each = charge(0);
+        let last = charge(segments - 1);
         Self {
             frame,
             enqueued_at: now,
@@ -317,25 +318,48 @@ impl Default for PacketQueue {
     }
 }
 
-/// One of a tin's queues.
+/// One of a tin's queues. Aligned so that it lies in one line of the processor's cache.
 #[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 pub struct Flow {
     /// What is queued.
     pub packets: PacketQueue,
     /// Bytes queued.
     pub backlog: FrameLen,
-    /// Bytes on the wire it may still send in this round.
-    pub deficit: i32,
     /// Its AQM.
     pub cobalt: Cobalt,
     /// Packets dropped from it.
     pub drops: u64,
-    /// Whether the entries below are those of its hosts; not after the isolation mode changed.
-    pub hosts_known: bool,
-    /// Its entries in the tin's host tables.
-    pub source_host: u16,
-    /// See `source_host`.
-    pub destination_host: u16,
+}
+
+/// What a queue's turns are reckoned by. Apart from the rest, for with hundreds of flows that share a host
+/// all of a tin's accounts are gone through for each packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Account {
+    /// Bytes on the wire the flow may still send in this round.
+    pub deficit: i32,
+    /// Its hosts.
+    pub hosts: Hosts,
+}
+
+/// A flow's entries in the tin's host tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// Of the source; 0 if nobody is fair by it.
+    pub source: u16,
+    /// Of the destination; 0 if nobody is fair by it.
+    pub destination: u16,
+}
+
+impl Hosts {
+    /// No entries: not those of its hosts after the isolation mode changed.
+    pub const UNKNOWN: Self = Self { source: u16::MAX, destination: u16::MAX };
+}
+
+impl Default for Hosts {
+    fn default() -> Self {
+        Self::UNKNOWN
+    }
 }
 
 /// Whether a frame can be divided at all.
@@ -353,7 +377,8 @@ mod tests {
         let meta = Meta { len: FrameLen(u32::MAX), segments, ..Meta::default() };
         let train = Packet::train(Piece(0), &meta, u16::MAX, |len| WireLen(len.0), Instant::ZERO);
         assert_eq!(train.total().len, FrameLen(u32::MAX));
-        assert_eq!(train.total().truesize, LEAST_TRUESIZE);
+        let charged = truesize(meta.segment_len(0)).0 * 65_534 + truesize(FrameLen(196_605)).0;
+        assert_eq!(train.total().truesize, MemSize(charged));
         assert_eq!(meta.segment_len(u16::MAX), FrameLen(196_605));
     }
 
@@ -378,7 +403,7 @@ mod tests {
         let meta = Meta {
             len: FrameLen(66 + 2 * 1448 + 100),
             segments: Segments { count: 3, mss: 1448, header_len: 66 },
-            truesize: MemSize(4000),
+            truesize: MemSize(2000),
             ..Meta::default()
         };
         let mut nodes = Slab::new();
@@ -386,7 +411,7 @@ mod tests {
         let packet = Packet::train(Piece(99), &meta, 3, |len| WireLen(len.0 + 38), Instant::ZERO);
         let total = packet.total();
         assert_eq!(total.len, meta.counted_len());
-        assert_eq!(total.truesize, MemSize(4000));
+        assert_eq!(total.truesize, MemSize(2 * 2304 + 896));
         queue.push(&mut nodes, packet);
         assert_eq!(queue.count_units(&nodes), 3);
         let mut sum = Charge::default();

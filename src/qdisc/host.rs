@@ -80,14 +80,18 @@ impl HostTable {
     }
 }
 
-/// The deficit a flow is given for one round (spec §4.6): `flow_quantum`/`load`, with the remainder paid
-/// out by `dither`, 16 uniform bits.
+/// The deficit a flow is given for one round (spec §4.6), `flow_quantum`/`load`, in 65536ths of a byte.
 #[expect(clippy::indexing_slicing, reason = "the load is at most `MOST_BULK`")]
 #[must_use]
-pub fn quantum(flow_quantum: u16, load: u16, dither: u16) -> i32 {
-    let share = SHARES[usize::from(load.min(MOST_BULK))];
-    let scaled = (u32::from(flow_quantum) * u32::from(share) + u32::from(dither)) >> 16;
-    i32::try_from(scaled).unwrap_or(i32::MAX)
+pub fn share(flow_quantum: u16, load: u16) -> u32 {
+    u32::from(flow_quantum) * u32::from(SHARES[usize::from(load.min(MOST_BULK))])
+}
+
+/// A share in whole bytes, the remainder paid out by `dither`, 16 uniform bits.
+#[must_use]
+pub fn dithered(share: u32, dither: u16) -> i32 {
+    // At most 65535 × 65535 + 65535, which 32 bits just hold.
+    ((share + u32::from(dither)) >> 16).cast_signed()
 }
 
 #[cfg(test)]
@@ -136,6 +140,7 @@ mod tests {
 
     #[test]
     fn the_quantum_is_divided_by_the_load_and_dithered() {
+        let quantum = |flow_quantum, load, dither| dithered(share(flow_quantum, load), dither);
         assert_eq!(quantum(1514, 1, 0), 1513);
         assert_eq!(quantum(1514, 1, 1514), 1514);
         assert_eq!(quantum(300, 3, 0), 99);

@@ -5,7 +5,8 @@
 //! Source: spec §1.1 (enqueue) and §1.2 (dequeue), step by step.
 //! Law: classify, place, append; then, as fast as the clocks allow, pick a tin, pick a flow, ask its AQM.
 //! Each mechanism has a file of its own; this one is their order.
-//! Deliberately different from Linux: one call does a bounded amount of work ([`WORK_BOUND`]) and says so.
+//! Deliberately different from Linux: one call does a bounded amount of work ([`WORK_BOUND`], [`DROP_BOUND`])
+//! and says so or leaves the rest to the next.
 //! Packets of a tin that a change of configuration gives up move to Best Effort; Linux discards them.
 //! Left out: NAT (spec §4.7).
 
@@ -41,7 +42,7 @@ use crate::time::{Instant, Span};
 use crate::units::{FrameLen, MemSize, WireLen};
 use auto_split::{AutoSplit, Near};
 use autorate::Estimator;
-use flow::{Charge, Flow, Packet, PacketQueue, Unit};
+use flow::{Account, Charge, Flow, Packet, PacketQueue, Unit};
 use hash::FlowHasher;
 use overflow::{Overflow, QueueId};
 use overhead::Compensator;
@@ -55,6 +56,11 @@ use tin::Tin;
 /// Steps (a flow turned to the back, a packet dropped, an empty queue put away) in one call of
 /// `dequeue`; a step takes some ten nanoseconds, so that a call stays under a millisecond.
 pub const WORK_BOUND: u32 = 16_384;
+
+/// Packets that one call of `enqueue` drops for want of memory, or as many as the frame that came has
+/// segments if those are more, so that no more is queued than before. A drop takes some hundred nanoseconds;
+/// more than a few in one call are due only once the memory limit was lowered.
+pub const DROP_BOUND: u32 = 1024;
 
 /// Packets that the automatic memory limit is capped at (spec §2.6).
 const PACKET_LIMIT: u32 = 10_240;
@@ -319,7 +325,7 @@ impl<F: Frame> Cake<F> {
             let tin = &self.tins[usize::from(self.config.diffserv.displayed(column))];
             tin.active_queues().map(move |(slot, flow)| {
                 let class = u16::from(column) * flow_table::SLOTS + slot + 1;
-                queue_stats(class, flow, &self.packets, now)
+                queue_stats(class, (flow, tin.account(slot)), &self.packets, now)
             })
         };
         (0..self.tin_count).flat_map(column).collect()
@@ -495,11 +501,11 @@ impl<F: Frame> Cake<F> {
         Some(unit)
     }
 
-    /// Spec §9: while memory is over its limit, the oldest packet of the fattest queue goes. Returns
-    /// whether `arrived` lost one.
-    fn drop_overflow(&mut self, arrived: QueueId, now: Instant) -> bool {
+    /// Spec §9: while memory is over its limit, the oldest packet of the fattest queue goes, `most` of
+    /// them at the most. Returns whether `arrived` lost one.
+    fn drop_overflow(&mut self, arrived: QueueId, mut most: u32, now: Instant) -> bool {
         let mut lost = false;
-        while self.memory > self.memory_limit && self.queued > 0 {
+        while most > 0 && self.memory > self.memory_limit && self.queued > 0 {
             let fattest = self.overflow.fattest(backlog_of(&self.tins));
             let Some(unit) = self.pop(fattest) else {
                 self.overflow.distrust();
@@ -508,6 +514,7 @@ impl<F: Frame> Cake<F> {
             self.tins[usize::from(fattest.tin)].queue_full(fattest.slot, now);
             self.count_drop(fattest, unit.charge.wire_len, now);
             lost |= fattest == arrived;
+            most -= 1;
         }
         lost
     }
@@ -575,7 +582,7 @@ impl<F: Frame> Cake<F> {
         let flows = &mut self.tins[usize::from(tin)];
         let Some(slot) = flows.next_flow(first_pass) else { return Served::Again };
         if !flows.may_send(slot, || dither(random)) {
-            *steps += flows.turn(WORK_BOUND.saturating_sub(*steps + 1), || dither(random));
+            *steps += flows.turn(WORK_BOUND.saturating_sub(*steps + 1), random, dither);
             return Served::Retry;
         }
         self.pull(QueueId { tin, slot }, steps, now)
@@ -669,7 +676,8 @@ impl<F: Frame> Discipline<F> for Cake<F> {
         self.estimate(now);
         self.tins[index].activate(slot, dither(&mut self.random));
         self.counters.memory_used = self.counters.memory_used.max(self.memory);
-        if self.drop_overflow(queue, now) { Enqueued::Congested } else { Enqueued::Queued }
+        let most = DROP_BOUND.max(meta.segments.count.into());
+        if self.drop_overflow(queue, most, now) { Enqueued::Congested } else { Enqueued::Queued }
     }
 
     fn dequeue(&mut self, now: Instant) -> Dequeue<F> {
@@ -701,7 +709,7 @@ fn backlog_of(tins: &[Tin]) -> impl Fn(QueueId) -> u32 {
 
 fn queue_stats<F: Frame>(
     class: u16,
-    flow: &Flow,
+    (flow, account): (&Flow, &Account),
     packets: &Slab<Packet<F>>,
     now: Instant,
 ) -> QueueStats {
@@ -712,7 +720,7 @@ fn queue_stats<F: Frame>(
         drops: flow.drops,
         backlog: flow.backlog,
         packets: flow.packets.count_units(packets),
-        deficit: flow.deficit,
+        deficit: account.deficit,
         count: cobalt.count(),
         drop_next: cobalt.is_dropping().then(|| now - cobalt.drop_next()),
         blue_probability,

@@ -10,7 +10,7 @@ use super::cobalt::{self, Blue};
 use super::config::{Config, Isolation};
 use super::diffserv::Share;
 use super::drr::{FlowSets, List, Set};
-use super::flow::{Charge, Flow, Packet, PacketQueue};
+use super::flow::{Account, Charge, Flow, Hosts, Packet, PacketQueue};
 use super::flow_table::{FlowTable, Found, PerSlot, SLOTS};
 use super::hash::{FlowHasher, HostHashes};
 use super::host::{self, HostTable};
@@ -37,6 +37,7 @@ pub struct Tin {
     deficit: i32,
     table: FlowTable,
     flows: PerSlot<Flow>,
+    accounts: PerSlot<Account>,
     sets: FlowSets,
     sources: HostTable,
     destinations: HostTable,
@@ -91,6 +92,7 @@ impl Tin {
             deficit: 0,
             table: FlowTable::new(),
             flows: PerSlot::new(),
+            accounts: PerSlot::new(),
             sets: FlowSets::new(),
             sources: HostTable::new(),
             destinations: HostTable::new(),
@@ -126,7 +128,7 @@ impl Tin {
         self.sources.forget_loads();
         self.destinations.forget_loads();
         for slot in 0..SLOTS {
-            self.flows[slot].hosts_known = false;
+            self.accounts[slot].hosts = Hosts::UNKNOWN;
         }
     }
 
@@ -147,7 +149,7 @@ impl Tin {
             return 0;
         }
         let place = self.table.place(hash(), |slot| self.sets.is_active(slot));
-        if place.found != Found::Active || !self.flows[place.slot].hosts_known {
+        if place.found != Found::Active || self.accounts[place.slot].hosts == Hosts::UNKNOWN {
             self.assign_hosts(place.slot, hosts());
         }
         place.slot
@@ -169,10 +171,10 @@ impl Tin {
         self.counters.backlog -= len;
         self.counters.packets -= u64::from(units);
         self.counters.bytes -= u64::from(len.0);
-        let flow = &self.flows[slot];
-        let hosts = flow.hosts_known.then(|| HostHashes {
-            source: self.sources.tag(flow.source_host),
-            destination: self.destinations.tag(flow.destination_host),
+        let Hosts { source, destination } = self.accounts[slot].hosts;
+        let hosts = (self.accounts[slot].hosts != Hosts::UNKNOWN).then(|| HostHashes {
+            source: self.sources.tag(source),
+            destination: self.destinations.tag(destination),
         });
         let (hash, isolation) = (self.table.tag(slot), self.isolation);
         Some(Vacated { packets, units, len, hash, hosts, isolation })
@@ -225,7 +227,7 @@ impl Tin {
             Set::None | Set::Decaying => {
                 self.sets.append(slot, List::New);
                 self.set_state(slot, Set::Sparse);
-                self.flows[slot].deficit = self.quantum(slot, dither);
+                self.accounts[slot].deficit = self.quantum(slot, dither);
             }
             Set::SparseWait => self.set_state(slot, Set::Bulk),
             Set::Sparse | Set::Bulk => {}
@@ -235,39 +237,56 @@ impl Tin {
     /// Whether this queue may send in this round; otherwise it goes to the back with a fresh quantum
     /// (spec §1.2 step 5).
     pub fn may_send(&mut self, slot: u16, dither: impl FnOnce() -> u16) -> bool {
-        let flow = &self.flows[slot];
-        if flow.deficit > 0 {
+        if self.accounts[slot].deficit > 0 {
             return true;
         }
         if self.set(slot) == Set::Sparse {
-            let next = if flow.packets.is_empty() { Set::SparseWait } else { Set::Bulk };
+            let empty = self.flows[slot].packets.is_empty();
+            let next = if empty { Set::SparseWait } else { Set::Bulk };
             self.set_state(slot, next);
         }
         // After the change of state: the flow itself counts towards its hosts' load.
         let quantum = self.quantum(slot, dither());
-        let flow = &mut self.flows[slot];
-        flow.deficit = flow.deficit.saturating_add(quantum);
+        let account = &mut self.accounts[slot];
+        account.deficit = account.deficit.saturating_add(quantum);
         self.sets.append(slot, List::Old);
         false
     }
 
-    /// Gives old flows their quanta, in turn, up to the first that may send or that changes its state, and
-    /// for at most `most` steps; how many it took. Nothing that [`Self::next_flow`] and [`Self::may_send`]
-    /// would not do: after a superpacket of 64 kB they do it fifty times for each flow.
-    #[inline(always)]
-    pub fn turn(&mut self, most: u32, mut dither: impl FnMut() -> u16) -> u32 {
+    /// Gives old flows their quanta, in turn, up to the first that may send and for at most `most`
+    /// steps; how many it took. Nothing that [`Self::next_flow`] and [`Self::may_send`] would not do: after a
+    /// superpacket of 64 kB they do it fifty times for each flow.
+    #[inline(never)]
+    #[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
+    pub fn turn<R: Clone>(
+        &mut self,
+        most: u32,
+        random: &mut R,
+        dither: impl Fn(&mut R) -> u16,
+    ) -> u32 {
         let Some(mut slot) = self.sets.turning() else { return 0 };
+        // One of its own, which the loop can keep in registers, as it can with all else not being inlined.
+        let mut generator = random.clone();
         let mut steps = 0;
-        while steps < most && self.set(slot) != Set::Sparse {
-            let deficit = self.flows[slot].deficit;
-            if deficit > 0 {
-                break;
+        while steps < most && self.accounts[slot].deficit <= 0 {
+            // Where there are many turns, it is because many flows have the same hosts.
+            let hosts = self.accounts[slot].hosts;
+            let share = self.share_of(hosts);
+            let accounts = self.accounts.all_mut();
+            let mut turns = self.sets.turns_from(slot);
+            while steps < most {
+                let account = &mut accounts[usize::from(turns.slot() % SLOTS)];
+                if account.deficit > 0 || account.hosts != hosts {
+                    break;
+                }
+                // Not above zero before, so that it cannot overflow.
+                account.deficit += host::dithered(share, dither(&mut generator));
+                turns.go_on();
+                steps += 1;
             }
-            let quantum = self.quantum(slot, dither());
-            self.flows[slot].deficit = deficit.saturating_add(quantum);
-            slot = self.sets.after(slot);
-            steps += 1;
+            slot = turns.slot();
         }
+        *random = generator;
         self.sets.turn_to(slot);
         steps
     }
@@ -320,8 +339,8 @@ impl Tin {
     /// Takes `wire_len` off a flow's deficit, and off the tin's own while that counts.
     pub fn spend(&mut self, slot: u16, wire_len: WireLen) {
         let bytes = i32::try_from(wire_len.0).unwrap_or(i32::MAX);
-        let flow = &mut self.flows[slot];
-        flow.deficit = flow.deficit.saturating_sub(bytes);
+        let account = &mut self.accounts[slot];
+        account.deficit = account.deficit.saturating_sub(bytes);
         if self.share.threshold.is_none() {
             self.deficit = self.deficit.saturating_sub(bytes);
         }
@@ -340,6 +359,11 @@ impl Tin {
     /// A queue.
     pub fn flow(&self, slot: u16) -> &Flow {
         &self.flows[slot]
+    }
+
+    /// A queue's account.
+    pub fn account(&self, slot: u16) -> &Account {
+        &self.accounts[slot]
     }
 
     /// A queue, to be changed.
@@ -423,14 +447,17 @@ impl Tin {
         if bulk {
             self.leave_hosts(slot);
         }
-        let flow = &mut self.flows[slot];
-        flow.hosts_known = hashes.is_some();
-        let Some(hashes) = hashes else { return };
+        let hosts = &mut self.accounts[slot].hosts;
+        let Some(hashes) = hashes else {
+            *hosts = Hosts::UNKNOWN;
+            return;
+        };
+        *hosts = Hosts { source: 0, destination: 0 };
         if self.isolation.fair_by_source() {
-            flow.source_host = self.sources.assign(hashes.source);
+            hosts.source = self.sources.assign(hashes.source);
         }
         if self.isolation.fair_by_destination() {
-            flow.destination_host = self.destinations.assign(hashes.destination);
+            hosts.destination = self.destinations.assign(hashes.destination);
         }
         if bulk {
             self.join_hosts(slot);
@@ -438,43 +465,42 @@ impl Tin {
     }
 
     fn join_hosts(&mut self, slot: u16) {
-        let flow = &self.flows[slot];
-        if !flow.hosts_known {
+        let hosts = self.accounts[slot].hosts;
+        if hosts == Hosts::UNKNOWN {
             return;
         }
         if self.isolation.fair_by_source() {
-            self.sources.join(flow.source_host);
+            self.sources.join(hosts.source);
         }
         if self.isolation.fair_by_destination() {
-            self.destinations.join(flow.destination_host);
+            self.destinations.join(hosts.destination);
         }
     }
 
     fn leave_hosts(&mut self, slot: u16) {
-        let flow = &self.flows[slot];
-        if !flow.hosts_known {
+        let hosts = self.accounts[slot].hosts;
+        if hosts == Hosts::UNKNOWN {
             return;
         }
         if self.isolation.fair_by_source() {
-            self.sources.leave(flow.source_host);
+            self.sources.leave(hosts.source);
         }
         if self.isolation.fair_by_destination() {
-            self.destinations.leave(flow.destination_host);
+            self.destinations.leave(hosts.destination);
         }
     }
 
-    /// Bulk flows of a queue's source and destination host; 0 for a side that nobody is fair by.
-    pub(super) fn host_loads(&self, slot: u16) -> (u16, u16) {
-        let flow = &self.flows[slot];
+    /// Bulk flows of a flow's source and destination host; 0 for a side that nobody is fair by.
+    pub(super) fn host_loads(&self, hosts: Hosts) -> (u16, u16) {
         let (mut sources, mut destinations) = (0, 0);
-        if !flow.hosts_known {
+        if hosts == Hosts::UNKNOWN {
             return (0, 0);
         }
         if self.isolation.fair_by_source() {
-            sources = self.sources.bulk_flows(flow.source_host);
+            sources = self.sources.bulk_flows(hosts.source);
         }
         if self.isolation.fair_by_destination() {
-            destinations = self.destinations.bulk_flows(flow.destination_host);
+            destinations = self.destinations.bulk_flows(hosts.destination);
         }
         (sources, destinations)
     }
@@ -487,24 +513,31 @@ impl Tin {
 
     /// The quantum of a flow, divided by the load of its busier end (spec §4.6).
     fn quantum(&self, slot: u16, dither: u16) -> i32 {
-        let (sources, destinations) = self.host_loads(slot);
-        host::quantum(self.flow_quantum, sources.max(destinations), dither)
+        host::dithered(self.share_of(self.accounts[slot].hosts), dither)
+    }
+
+    /// The same before it is dithered, of a flow with these hosts.
+    fn share_of(&self, hosts: Hosts) -> u32 {
+        let (sources, destinations) = self.host_loads(hosts);
+        host::share(self.flow_quantum, sources.max(destinations))
     }
 
     /// Visits that end with a fresh quantum before one finds no debt.
     fn rounds_until_served(&self) -> u32 {
         let debt = self.deficit.min(0).unsigned_abs();
-        debt.div_ceil(u32::from(self.share.quantum.max(1)))
+        let quantum = u32::from(self.share.quantum.max(1));
+        if debt <= quantum { u32::from(debt > 0) } else { debt.div_ceil(quantum) }
     }
 
     /// So many visits without being served: each gives a quantum, while there is nothing in hand.
     fn pass_by(&mut self, visits: u32) {
-        if self.deficit > 0 {
+        if self.deficit > 0 || visits == 0 {
             return;
         }
         let quantum = u32::from(self.share.quantum);
-        let until_in_hand = self.deficit.unsigned_abs() / quantum.max(1) + 1;
-        let given = visits.min(until_in_hand).saturating_mul(quantum);
+        // Mostly there is one visit, and no division to be made.
+        let most = if visits > 1 { self.deficit.unsigned_abs() / quantum.max(1) + 1 } else { 1 };
+        let given = visits.min(most).saturating_mul(quantum);
         self.deficit = self.deficit.saturating_add_unsigned(given);
     }
 
@@ -543,15 +576,31 @@ pub fn choose_shaped(tins: &[Tin], now: Instant) -> Option<u8> {
 
 /// The tin to serve while unlimited (spec §6.4): deficit round robin from the one served last. The rounds
 /// are reckoned, not walked: after a superpacket of 64 kB some hundred of them would pass by.
-#[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
+#[expect(clippy::indexing_slicing, reason = "the tin served last is one of them")]
 pub fn choose_unlimited(tins: &mut [Tin], current: u8) -> Option<u8> {
-    let count = tins.len();
-    let in_order = |turn: usize| (usize::from(current) + turn) % count;
-    let (rounds, turn) = (0..count)
-        .filter(|turn| tins[in_order(*turn)].has_flows())
-        .map(|turn| (tins[in_order(turn)].rounds_until_served(), turn))
-        .min()?;
-    for other in 0..count {
+    let (current, count) = (usize::from(current), tins.len());
+    let in_order = |turn: usize| {
+        let index = current + turn;
+        if index < count { index } else { index - count }
+    };
+    let mut first = None;
+    for turn in 0..count {
+        let tin = &tins[in_order(turn)];
+        if !tin.has_flows() {
+            continue;
+        }
+        let rounds = tin.rounds_until_served();
+        if first.is_none_or(|(fewest, _)| rounds < fewest) {
+            first = Some((rounds, turn));
+        }
+        // Nobody behind it is served earlier.
+        if rounds == 0 {
+            break;
+        }
+    }
+    let (rounds, turn) = first?;
+    let passed = if rounds == 0 { turn } else { count };
+    for other in 0..passed {
         let visits = rounds + u32::from(other < turn);
         tins[in_order(other)].pass_by(visits);
     }
@@ -607,7 +656,7 @@ mod tests {
             let mut stepwise = Tin::new();
             stepwise.flow_quantum = 300;
             for (slot, deficit) in (0..).zip(&deficits) {
-                stepwise.flows[slot].deficit = *deficit;
+                stepwise.accounts[slot].deficit = *deficit;
                 stepwise.sets.change(slot, Set::Bulk);
                 stepwise.sets.append(slot, List::Old);
             }
@@ -621,10 +670,10 @@ mod tests {
                 }
                 steps += 1;
             }
-            let mut dither = dithers();
-            prop_assert_eq!(at_once.turn(most, || dither.next().expect("more")), steps);
+            let again = at_once.turn(most, &mut dithers(), |dither| dither.next().expect("more"));
+            prop_assert_eq!(again, steps);
             for slot in (0..).take(deficits.len()) {
-                let deficits = [&stepwise, &at_once].map(|tin| tin.flow(slot).deficit);
+                let deficits = [&stepwise, &at_once].map(|tin| tin.account(slot).deficit);
                 prop_assert_eq!(deficits[0], deficits[1]);
             }
             // The order is the same too, from either end.
@@ -754,23 +803,27 @@ mod tests {
     fn a_collision_moves_the_queues_account_to_the_newcomers_hosts() {
         let mut tin = Tin::new();
         let slots: Vec<u16> = (0..8).map(|i| bulk(&mut tin, 16 + i * 1024, 100)).collect();
-        assert_eq!(tin.host_loads(slots[0]), (8, 8));
+        assert_eq!(tin.host_loads(tin.account(slots[0]).hosts), (8, 8));
         let shared = arrive(&mut tin, 16 + 8 * 1024, 200);
         assert_eq!(shared, slots[0]);
-        assert_eq!(tin.host_loads(shared), (1, 8), "another source, the same destination");
-        assert_eq!(tin.host_loads(slots[1]), (7, 8));
+        assert_eq!(
+            tin.host_loads(tin.account(shared).hosts),
+            (1, 8),
+            "another source, the same destination"
+        );
+        assert_eq!(tin.host_loads(tin.account(slots[1]).hosts), (7, 8));
     }
 
     #[test]
     fn a_flow_that_resumes_gets_its_hosts_again() {
         let mut tin = Tin::new();
         let slot = arrive(&mut tin, 5, 100);
-        let entry = tin.flow(slot).source_host;
+        let entry = tin.account(slot).hosts.source;
         // Nobody counts on the entry, so that another host may take it over.
         let other = bulk(&mut tin, 6, 100 + 1024);
-        assert_eq!(tin.flow(other).source_host, entry);
+        assert_eq!(tin.account(other).hosts.source, entry);
         assert_eq!(arrive(&mut tin, 5, 100), slot, "the same queue, its tag still there");
-        assert_ne!(tin.flow(slot).source_host, entry, "and its host is not the other one");
+        assert_ne!(tin.account(slot).hosts.source, entry, "and its host is not the other one");
     }
 
     #[test]
@@ -798,7 +851,7 @@ mod tests {
         cobalt.should_drop(&params, now, 0, || false, || 0, now);
         tin.found_empty(slot, now);
         assert_eq!(tin.set(slot), Set::Decaying);
-        assert_eq!(tin.host_loads(slot), (0, 0), "no load on its host any more");
+        assert_eq!(tin.host_loads(tin.account(slot).hosts), (0, 0), "no load on its host any more");
         tin.found_empty(slot, now + Span::from_millis(99));
         assert_eq!(tin.set(slot), Set::Decaying);
         tin.found_empty(slot, now + Span::from_millis(100));

@@ -1,7 +1,14 @@
-//! Cost of the core: enqueue and dequeue of one packet, dissection excluded.
+//! Cost of the core: first a table of whole ways, from bytes to dequeue, with allocations and memory
+//! ([`packets`]), then enqueue and dequeue alone.
 //!
-//! `cargo bench --bench core`. Read the numbers as ratios; for small differences count instructions
-//! (`valgrind --tool=callgrind`).
+//! `cargo bench --bench core [-- --json FILE] [-- --only SCENARIO [--rounds N]]`; with one of these words
+//! only the table. Read the numbers as ratios; for small differences count instructions:
+//!
+//! ```text
+//! valgrind --tool=callgrind --toggle-collect='*turn_over*' BENCH --bench --only SCENARIO --rounds 5
+//! ```
+
+use std::process::ExitCode;
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
@@ -13,10 +20,29 @@ use ucake::sim::{SimFrame, flow};
 use ucake::time::{Instant, Span};
 use ucake::units::{FrameLen, Rate};
 
+mod packets;
+
 const PACKETS: usize = 1024;
 
-fn main() {
+fn main() -> ExitCode {
+    match packets::Args::parse() {
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+        Ok(Some(args)) => {
+            if let Err(error) = packets::run(&args) {
+                eprintln!("{error}");
+                return ExitCode::FAILURE;
+            }
+            if args.asks_for_the_table_only() {
+                return ExitCode::SUCCESS;
+            }
+        }
+        Ok(None) => {}
+    }
     divan::main();
+    ExitCode::SUCCESS
 }
 
 fn metas(flows: u16, len: u32) -> Vec<Meta> {

@@ -58,17 +58,7 @@ fn check(name: &str) {
     assert!(tally.wrong.is_empty(), "{name}: {} differences\n{shown}", tally.wrong.len());
 }
 
-/// Memory that the kernel charges for frames of some lengths.
-fn truesizes() -> BTreeMap<usize, u64> {
-    let of_case = |(name, (_, answer)): (&String, &(String, Answer))| {
-        let len = name.strip_prefix("truesize/")?.parse().ok()?;
-        Some((len, *answer.numbers.get("memory_used")?.first()?))
-    };
-    recording("truesize").answers.iter().filter_map(of_case).collect()
-}
-
 fn exact(group: &Group, recording: &Recording) -> Tally {
-    let truesizes = if group.name == "overflow" { truesizes() } else { BTreeMap::new() };
     let mut tally = Tally::default();
     for case in &group.cases {
         let Some((digest, kernel)) = recording.answers.get(&case.name) else {
@@ -79,7 +69,7 @@ fn exact(group: &Group, recording: &Recording) -> Tally {
             tally.wrong.push(format!("{}: the recorded case was another one", case.name));
             continue;
         }
-        let found = disagreement(case, group, kernel, &truesizes);
+        let found = disagreement(case, group, kernel);
         let stated = DIFFERENCES.iter().position(|known| known.covers(group.name, &case.name));
         match (found.is_empty(), stated) {
             (true, _) => tally.equal += 1,
@@ -101,13 +91,8 @@ const GAPS: [i64; 6] = [5, 10, 20, 40, 80, 160];
 const LATE: [i64; 6] = [0, 30, 60, 100, 160, 250];
 
 /// What differs; where order is asked for, in the world that fits best.
-fn disagreement(
-    case: &Case,
-    group: &Group,
-    kernel: &Answer,
-    truesizes: &BTreeMap<usize, u64>,
-) -> Vec<String> {
-    let within = |world: World| match ours::answer(case, group, truesizes, world) {
+fn disagreement(case: &Case, group: &Group, kernel: &Answer) -> Vec<String> {
+    let within = |world: World| match ours::answer(case, group, world) {
         Ok(ours) => compare(&ours, kernel),
         Err(problem) => vec![problem],
     };
@@ -148,8 +133,7 @@ fn means(group: &Group, recording: &Recording) -> Tally {
             continue;
         };
         assert_eq!(*digest, case.digest(), "{}: the recorded case was another one", case.name);
-        let ours = ours::answer(case, group, &BTreeMap::new(), World::punctual(seed))
-            .expect("words and frames");
+        let ours = ours::answer(case, group, World::punctual(seed)).expect("words and frames");
         let crowd = case.name.rsplit_once('/').map_or("", |(crowd, _)| crowd);
         for field in group.fields {
             let value = |answer: &Answer| answer.show(field).parse::<f64>().expect("one tin");
@@ -295,15 +279,7 @@ fn a_change_keeps_and_resets_what_the_kernel_does() {
     check("changes");
 }
 
-/// Not the same on purpose: the kernel's buffers are not ours. Still of one size, so that a memory limit
-/// means about the same.
 #[test]
-fn a_frame_holds_about_as_much_memory_as_in_the_kernel() {
-    let mut lines = Vec::new();
-    for (len, kernel) in truesizes() {
-        let ours = ours::own_truesize(len);
-        lines.push(format!("{len} bytes: kernel {kernel}, ucake {ours}"));
-        assert!(ours >= kernel && ours <= kernel * 4, "{}", lines.concat());
-    }
-    write_report("truesize.note", &lines.join("\n"));
+fn a_frame_is_charged_the_memory_that_the_kernel_charges() {
+    check("truesize");
 }

@@ -1,12 +1,10 @@
 //! The same cases through ucake: bytes as the program reads them, on virtual time.
 
-use std::collections::BTreeMap;
-
 use ucake::io::pool::{Fill, FrameBuf, Pool, Received, Scratch};
 use ucake::packet::{Checksums, VnetHeader};
 use ucake::qdisc::{Cake, Config, Dequeue, Discipline, Entropy, Stats, TinStats};
 use ucake::time::{Instant, Span};
-use ucake::units::{FrameLen, MemSize};
+use ucake::units::FrameLen;
 
 use crate::answer::{Answer, INSTANCE, TIN, describe};
 use crate::cases::{Case, Group, HANDLE, Input, Phase, Step};
@@ -32,28 +30,21 @@ impl World {
 }
 
 /// A case in progress.
-struct Run<'a> {
+struct Run {
     cake: Cake<FrameBuf>,
     pool: Pool,
-    truesizes: &'a BTreeMap<usize, u64>,
     now: Instant,
     late: Span,
     outputs: Vec<Vec<u8>>,
 }
 
-/// What ucake answers. A frame whose length is in `truesizes` is charged what stands there.
-pub fn answer(
-    case: &Case,
-    group: &Group,
-    truesizes: &BTreeMap<usize, u64>,
-    world: World,
-) -> Result<Answer, String> {
+/// What ucake answers.
+pub fn answer(case: &Case, group: &Group, world: World) -> Result<Answer, String> {
     let config = Config::default().changed_by(&change(&case.words)?);
     let mtu = FrameLen(case.mtu + 14);
     let mut run = Run {
         cake: Cake::new(config, mtu, Entropy::from_seed(world.seed)).with_handle(HANDLE),
         pool: Pool::new(),
-        truesizes,
         now: Instant::from_nanos(1_000_000_000_000),
         late: world.late,
         outputs: Vec::new(),
@@ -80,7 +71,7 @@ fn change(words: &str) -> Result<ucake::qdisc::Change, String> {
     parse_with(Mechanisms::All, words).map_err(|error| error.to_string())
 }
 
-impl Run<'_> {
+impl Run {
     fn send(&mut self, input: &Input) -> Result<(), String> {
         let vnet = input.vnet.unwrap_or(VnetHeader::PLAIN);
         let (addresses, rest) = input.bytes.split_at(12);
@@ -97,9 +88,6 @@ impl Run<'_> {
             Ok(Fill::Refused(reason)) => return Err(format!("refused: {reason}")),
             _ => return Err("not taken as a frame".to_owned()),
         };
-        if let Some(bytes) = self.truesizes.get(&input.bytes.len()) {
-            meta.truesize = MemSize(*bytes);
-        }
         (meta.mark, meta.priority) = (input.mark, input.priority);
         self.cake.enqueue(frame, &meta, self.now);
         self.drain(false);
@@ -123,19 +111,6 @@ impl Run<'_> {
                 Dequeue::Wait(_) | Dequeue::Idle => return,
             }
         }
-    }
-}
-
-/// What a frame of this length is charged by the program itself.
-pub fn own_truesize(len: usize) -> u64 {
-    let bytes = vec![0; VnetHeader::LEN + len];
-    let fill = Pool::new().fill(|buffer| {
-        buffer[..bytes.len()].copy_from_slice(&bytes);
-        Ok(bytes.len())
-    });
-    match fill {
-        Ok(Fill::Frame(received)) => received.meta.truesize.0,
-        _ => 0,
     }
 }
 

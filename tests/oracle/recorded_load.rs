@@ -12,14 +12,13 @@
 
 use std::collections::BTreeMap;
 
-use ucake::packet::{Ecn, Meta};
+use ucake::packet::{Ecn, Meta, truesize};
 use ucake::qdisc::{Cake, Config, Departure, Entropy};
 use ucake::sim::{Constant, Report, SimFrame, Source, World, flow};
 use ucake::time::{Instant, Span};
-use ucake::units::{FrameLen, MemSize};
+use ucake::units::FrameLen;
 
 use crate::bounds::{self, Row};
-use crate::ours::own_truesize;
 use crate::words::{Mechanisms, parse_with};
 
 const RECORD: &str = include_str!("data/dynamic.txt");
@@ -148,11 +147,11 @@ impl Flows {
     }
 }
 
-/// With the memory that the program charges, which for these lengths is the kernel's: when a flood meets
+/// With the memory that the program charges, which is the kernel's: when a flood meets
 /// the memory limit decides what is dropped, and how.
 fn charged(packet: Meta, len: u16) -> Meta {
-    let truesize = MemSize(own_truesize(len.into()));
-    Meta { truesize, ..packet.with_len(FrameLen(len.into())) }
+    let len = FrameLen(len.into());
+    Meta { truesize: truesize(len), ..packet.with_len(len) }
 }
 
 /// Sends as `load.rs` does: what is due, then it naps.

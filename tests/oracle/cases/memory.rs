@@ -1,7 +1,7 @@
 //! The memory limit (spec §9).
 //!
-//! The kernel charges what its buffers take. So the first group asks it what a frame of each length
-//! costs, and in the second ucake is told to charge the same.
+//! The kernel charges what its buffers take, and ucake the same (`packet::memory`). The first group asks what a
+//! frame of each length costs.
 
 use super::{Case, Group, Phase, Rule};
 use crate::frames::{UDP, V4, host, udp4};
@@ -19,7 +19,7 @@ pub fn truesize() -> Group {
         |len: usize| Case::new(format!("truesize/{len}"), "bandwidth 64bit").frame(flow(1, len));
     Group {
         name: "truesize",
-        about: "memory the kernel charges for a frame (recorded for the next group, not compared)",
+        about: "memory charged for a frame",
         fields: &["memory_used"],
         phase: Phase::Queued,
         egress: false,

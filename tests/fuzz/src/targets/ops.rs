@@ -5,8 +5,8 @@ use super::bytes::Bytes;
 use std::collections::HashMap;
 use ucake::packet::{Dscp, ETHERTYPE_IPV4, Ecn, FlowKey, Frame, Meta, Segments, TcpHeader};
 use ucake::qdisc::{
-    AckFilter, Cake, Change, Config, Dequeue, Diffserv, Discipline, Entropy, Isolation, LinkLayer,
-    SplitGso, Why,
+    AckFilter, Cake, Change, Config, DROP_BOUND, Dequeue, Diffserv, Discipline, Entropy, Isolation,
+    LinkLayer, SplitGso, Why,
 };
 use ucake::time::{Instant, Span};
 use ucake::units::{FrameLen, MemSize, Rate};
@@ -172,7 +172,9 @@ impl Books {
             u64::from(before.queued_packets) + units
         );
         let fits = self.cake.memory() <= after.memory_limit;
-        assert!(fits || after.queued_packets == 0, "{:?} is over", self.cake.memory());
+        let most = u64::from(DROP_BOUND.max(meta.segments.count.into()));
+        let done = fits || after.queued_packets == 0 || lost >= most;
+        assert!(done, "{:?} is over", self.cake.memory());
         self.wake = None;
     }
 
