@@ -7,6 +7,7 @@ pub mod batch;
 pub mod clock;
 pub mod delayed;
 pub mod driver;
+mod handed;
 pub mod namespace;
 pub mod netlink;
 pub mod offload;
