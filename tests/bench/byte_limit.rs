@@ -70,10 +70,18 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             found.push(measured(*kind, length));
         }
     }
-    println!("CAKE without a rate, a device of 1 Gbit/s, {FLOWS} uploads; {rounds} × {length:?} in turns");
+    println!(
+        "CAKE without a rate, a device of 1 Gbit/s, {FLOWS} uploads; {rounds} × {length:?} in turns"
+    );
     println!(
         "{:>15} {:>24} {:>24} {:>22} {:>22} {:>22} {:>9}",
-        "", "limit kB (min … max)", "in flight kB", "ping p50 ms", "ping p99 ms", "Mbit/s", "segments"
+        "",
+        "limit kB (min … max)",
+        "in flight kB",
+        "ping p50 ms",
+        "ping p99 ms",
+        "Mbit/s",
+        "segments"
     );
     let rows: Vec<_> = kinds.iter().zip(&found).map(|((name, _), runs)| row(name, runs)).collect();
     if let Some(path) = json {

@@ -10,6 +10,7 @@ mod lab;
 mod neighbours;
 mod packet;
 mod stream;
+mod taps;
 mod wires;
 
 use std::net::IpAddr;

@@ -318,6 +318,16 @@ impl Probe {
         })
     }
 
+    /// What a frame is on a wire: its segments, each with its checksum finished.
+    pub(crate) fn on_the_wire(&mut self, frame: &(VnetHeader, Vec<u8>)) -> Vec<Vec<u8>> {
+        let singles = self.frame(frame).singles().collect::<Vec<_>>();
+        let finished = |single: &FrameBuf| {
+            let wire = single.wire(Checksums::Complete, &mut self.scratch).expect("it has bytes");
+            [&wire.head[VnetHeader::LEN..], wire.payload].concat()
+        };
+        singles.iter().map(finished).collect()
+    }
+
     fn opened(&mut self, frame: &FrameBuf) -> (VnetHeader, Vec<u8>) {
         let wire = frame.wire(Checksums::Partial, &mut self.scratch).expect("it has bytes");
         let bytes = [wire.head, wire.payload].concat();
