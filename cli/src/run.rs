@@ -6,7 +6,9 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
+use ucake::dql::DqlStats;
 use ucake::io::driver::{self, Bridge, Command, PortSnapshot};
+use ucake::io::netlink;
 use ucake::io::packet_socket::{PacketPort, PacketSocket};
 use ucake::io::plain_tap::AnyTap;
 use ucake::io::pool::FrameBuf;
@@ -16,11 +18,14 @@ use ucake::io::timer::Timer;
 use ucake::qdisc::{Cake, Config};
 use ucake::units::FrameLen;
 
-use crate::args::{PortName, RunArgs};
+use crate::args::{PortName, RunArgs, Words};
 use ucake_cli::show::{self, Place};
+use ucake_cli::value;
 
-/// Largest frame of an ordinary packet, Ethernet header included.
-const MTU_FRAME: FrameLen = FrameLen(1514);
+/// Bytes of an Ethernet header, which an MTU does not count.
+const ETHERNET_LEN: u32 = 14;
+/// The MTU of a device that does not tell.
+const USUAL_MTU: u32 = 1500;
 /// Handles that the two instances are shown with, as `tc` numbers them.
 const FIRST_HANDLE: u16 = 0x8001;
 
@@ -56,6 +61,18 @@ fn open(name: &PortName) -> anyhow::Result<Opened> {
 }
 
 impl Opened {
+    fn name(&self) -> &str {
+        match self {
+            Self::Tap(tap) => tap.name(),
+            Self::Packet(socket) => socket.name(),
+        }
+    }
+
+    /// Largest frame of an ordinary packet, Ethernet header included.
+    fn largest_frame(&self) -> FrameLen {
+        FrameLen(netlink::link(self.name()).map_or(USUAL_MTU, |link| link.mtu) + ETHERNET_LEN)
+    }
+
     /// Within a tokio runtime.
     fn put_to_work(self) -> anyhow::Result<Box<dyn Port>> {
         Ok(match self {
@@ -66,12 +83,14 @@ impl Opened {
 }
 
 async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<Opened>; 2]) -> anyhow::Result<()> {
-    let (lan, wan) = (lan?.put_to_work()?, wan?.put_to_work()?);
-    let directions = [(&args.up, FIRST_HANDLE), (&args.down, FIRST_HANDLE + 1)];
-    let [up, down] = directions.map(|(words, handle)| {
+    let (lan, wan) = (lan?, wan?);
+    let cake = |words: &Words, egress: &Opened, handle| {
         let config = Config::default().changed_by(&words.change);
-        Cake::new(config, MTU_FRAME, crate::secret()).with_handle(handle)
-    });
+        Cake::new(config, egress.largest_frame(), crate::secret()).with_handle(handle)
+    };
+    let up = cake(&args.up, &wan, FIRST_HANDLE);
+    let down = cake(&args.down, &lan, FIRST_HANDLE + 1);
+    let (lan, wan) = (lan.put_to_work()?, wan.put_to_work()?);
     let mut bridge = Bridge::new(lan, wan, up, down)
         .with_hash_key(crate::secret().hash_key)
         .with_coalescing(args.coalesce.into())
@@ -133,12 +152,19 @@ fn port(port: &PortSnapshot) -> String {
         &port.counters;
     let refused: u64 = port.counters.refused.iter().map(|(_, count)| count).sum();
     let lost = port.lost_before_reading.map_or_else(|| "?".to_owned(), |lost| lost.to_string());
+    let DqlStats { limit, in_flight, stops, stopped } = port.dql;
     format!(
         "port {}: read {bytes_in} bytes {frames_in} frames (refused {}, lost before reading {lost}), \
-         wrote {bytes_out} bytes {frames_out} frames (failed {}, too long {})\n",
+         wrote {bytes_out} bytes {frames_out} frames (failed {}, too long {})\n \
+         segments {} doorbell {} runs_refused {} byte_limit {limit} in_flight {in_flight} \
+         stopped {stops} times {}\n",
         port.name,
         refused + truncated,
         write_errors.total() - write_errors.too_long,
         write_errors.too_long,
+        port.counters.segments_out,
+        port.rings,
+        port.counters.runs_refused,
+        value::time(stopped),
     )
 }

@@ -154,6 +154,15 @@ impl AnyTap {
         }
     }
 
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Vnet(tap) => tap.name(),
+            Self::Plain(tap) => tap.name(),
+        }
+    }
+
     /// Puts it to work. Call within a tokio runtime.
     ///
     /// # Errors
