@@ -93,8 +93,8 @@ async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<Opened>; 2]) -> anyho
     let (lan, wan) = (lan.put_to_work()?, wan.put_to_work()?);
     let mut bridge = Bridge::new(lan, wan, up, down)
         .with_hash_key(crate::secret().hash_key)
-        .with_coalescing(args.coalesce.into())
-        .with_doorbell(args.doorbell.into());
+        .with_coalescing(args.coalesce.into());
+    bridge.set_doorbell(args.doorbell.into());
     let mut timer = Timer::new().context("cannot make a timer")?;
     let (commands, mut inbox) = mpsc::channel(4);
     let signals = tokio::spawn(obey_signals(commands)?);

@@ -184,13 +184,11 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
         self
     }
 
-    /// The same bridge, ringing as `doorbell` says.
-    #[must_use]
-    pub fn with_doorbell(mut self, doorbell: Doorbell) -> Self {
+    /// Rings as `doorbell` says from now on.
+    pub fn set_doorbell(&mut self, doorbell: Doorbell) {
         for path in &mut self.paths {
             path.doorbell = doorbell;
         }
-        self
     }
 
     /// Does what is to be done at `now`, and no more than a bounded share of it.
@@ -691,8 +689,8 @@ mod tests {
     #[test]
     fn the_doorbell_rings_once_for_all_that_is_due_or_once_for_each_run() {
         for (doorbell, calls) in [(Doorbell::Batch, 1), (Doorbell::Packet, 20)] {
-            let (bridge, state, _ends) = slow_bridge(20);
-            let mut bridge = bridge.with_doorbell(doorbell);
+            let (mut bridge, state, _ends) = slow_bridge(20);
+            bridge.set_doorbell(doorbell);
             bridge.turn(Instant::ZERO).expect("turn");
             assert_eq!(
                 (state.get().calls, bridge.snapshot().ports[1].rings),

@@ -16,16 +16,18 @@ use std::time::{Duration, Instant as Wall};
 
 use serde_json::{Value, json};
 use ucake::io::batch::Coalescing;
+use ucake::io::driver::Doorbell;
 use ucake::io::namespace::Namespace;
 use ucake::io::netlink;
 use ucake::io::pool::FrameBuf;
 use ucake::io::tap::{Tap, TapOptions};
 use ucake::packet::coalesce::Push;
-use ucake::qdisc::{Cake, Config, Discipline, Fifo, FifoConfig, SplitGso};
+use ucake::qdisc::{Config, Discipline, Fifo, FifoConfig, SplitGso};
 use ucake::units::Rate;
 
 use lab::{Family, Lab, Running, cake};
 use measure::{Relay, Scatter, cpu_nanos, task};
+use wires::Wires;
 
 #[path = "../netns/lab.rs"]
 #[allow(dead_code, reason = "the tests use more of it")]
@@ -35,6 +37,9 @@ mod measure;
 #[path = "../../examples/relay.rs"]
 #[allow(dead_code, reason = "its main is the example's")]
 mod relay;
+#[path = "../netns/wires.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod wires;
 
 const WARM_UP: Duration = Duration::from_millis(400);
 
@@ -56,6 +61,8 @@ enum Between {
     /// The bridge with a drop-tail queue: what everything but CAKE costs.
     Fifo,
     Cake(SplitGso, Option<Rate>, Coalescing),
+    /// CAKE without a rate between packet sockets on veth, nothing joined.
+    Packet(Doorbell),
 }
 
 /// What is measured in turns.
@@ -124,6 +131,15 @@ fn groups() -> Vec<Group> {
                 ("drop-tail", Between::Fifo),
                 ("split-gso", unlimited(SplitGso::Split, joined)),
                 ("split-gso, single writes", unlimited(SplitGso::Split, Coalescing::Off)),
+            ],
+        },
+        Group {
+            name: "doorbell",
+            what: "UDP in frames of 64 bytes, packet sockets on veth, no rate, nothing joined",
+            traffic: Traffic::Datagrams,
+            rows: vec![
+                ("doorbell packet", Between::Packet(Doorbell::Packet)),
+                ("doorbell batch", Between::Packet(Doorbell::Batch)),
             ],
         },
     ]
@@ -250,23 +266,31 @@ fn row(name: &str, ours: &[Outcome], first: &[Outcome]) -> Value {
 
 impl Between {
     fn measure(self, traffic: Traffic, length: Duration) -> Outcome {
-        let lab = Lab::new();
         match self {
             Self::Relay => {
+                let lab = Lab::new();
                 let relay = Relay::start(&lab);
-                let found = observed(&lab, traffic, relay.task, length);
+                // A tap transmits what we read.
+                let link = || netlink::link("lan0").expect("it is there").stats.tx_packets;
+                let found = observed(&lab, traffic, relay.task, length, || lab.client.run(link));
                 relay.stop(&lab);
                 found
             }
             Self::Fifo => {
+                let lab = Lab::new();
                 let config = FifoConfig { rate: None, limit: 10_000, split: false };
                 through(&lab, lab.bridge_of(move || Fifo::new(config)), traffic, length)
             }
             Self::Cake(split_gso, bandwidth, coalescing) => {
+                let lab = Lab::new();
                 let config = Config { split_gso, bandwidth, ..Config::default() };
-                let bridge: Running<Cake<FrameBuf>> =
-                    lab.bridge_with(coalescing, move || cake(config));
-                through(&lab, bridge, traffic, length)
+                through(&lab, lab.bridge_with(coalescing, move || cake(config)), traffic, length)
+            }
+            Self::Packet(doorbell) => {
+                let wires = Wires::new(&[]).expect("no tags are asked for");
+                let bridge = wires.bridge(Coalescing::Off, Config::default());
+                bridge.ask(move |bridge| bridge.set_doorbell(doorbell));
+                through(&wires.lab, bridge, traffic, length)
             }
         }
     }
@@ -278,18 +302,25 @@ where
     D: Discipline<FrameBuf> + 'static,
 {
     let task = bridge.ask(|_| task());
-    let found = observed(lab, traffic, task, length);
+    let read = || bridge.snapshot().ports[0].counters.frames_in;
+    let found = observed(lab, traffic, task, length, read);
     let counters = &bridge.snapshot().ports[1].counters;
     let run = counters.segments_out as f64 / counters.frames_out.max(1) as f64;
     bridge.stop().expect("a clean stop");
     Outcome { run, ..found }
 }
 
+/// `read` tells how many frames were read so far.
 #[allow(clippy::cast_precision_loss, reason = "far below 2^53")]
-fn observed(lab: &Lab, traffic: Traffic, task: i32, length: Duration) -> Outcome {
+fn observed(
+    lab: &Lab,
+    traffic: Traffic,
+    task: i32,
+    length: Duration,
+    read: impl Fn() -> u64,
+) -> Outcome {
     let load = Sent::start(lab, traffic);
     thread::sleep(WARM_UP);
-    let read = || lab.client.run(|| netlink::link("lan0").expect("it is there").stats.tx_packets);
     let sample = || (Wall::now(), load.received(), read(), cpu_nanos(task));
     let (start, bytes, frames, cpu) = sample();
     thread::sleep(length);
