@@ -156,6 +156,14 @@ impl FlowSets {
         Turns { places: self.places.all(), first: self.ends[List::Old as usize].head, slot }
     }
 
+    /// The old flow whose turn comes after that of this one.
+    pub fn behind(&self, slot: u16) -> u16 {
+        match self.places[slot].next {
+            NONE => self.ends[List::Old as usize].head,
+            next => next,
+        }
+    }
+
     /// Moves all old flows before this one to the back, in order.
     pub fn turn_to(&mut self, slot: u16) {
         let before = self.places[slot].previous;

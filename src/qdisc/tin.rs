@@ -21,6 +21,11 @@ use crate::time::{Instant, Span};
 use crate::units::{FrameLen, Rate, WireLen};
 use slab::Slab;
 
+/// Rounds below which granting them one by one is as quick, …
+const WORTH_GRANTING: u32 = 16;
+/// … and the most flows for which they are looked for.
+const MOST_GRANTED: u32 = 64;
+
 /// A flow's quantum lies between these (spec §2.6).
 const QUANTUM_RANGE: (u16, u16) = (300, 1514);
 
@@ -254,8 +259,9 @@ impl Tin {
     }
 
     /// Gives old flows their quanta, in turn, up to the first that may send and for at most `most`
-    /// steps; how many it took. Nothing that [`Self::next_flow`] and [`Self::may_send`] would not do: after a
-    /// superpacket of 64 kB they do it fifty times for each flow.
+    /// steps; how many it took. Nothing that [`Self::next_flow`] and [`Self::may_send`] would not do, but for
+    /// the dithers of rounds that are granted at once: after a superpacket of 64 kB they do it fifty times
+    /// for each flow.
     #[inline(never)]
     #[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
     pub fn turn<R: Clone>(
@@ -267,7 +273,11 @@ impl Tin {
         let Some(mut slot) = self.sets.turning() else { return 0 };
         // One of its own, which the loop can keep in registers, as it can with all else not being inlined.
         let mut generator = random.clone();
-        let mut steps = 0;
+        let mut steps = if most < 2 * MOST_GRANTED {
+            0
+        } else {
+            self.grant_rounds(slot, || dither(&mut generator))
+        };
         while steps < most && self.accounts[slot].deficit <= 0 {
             // Where there are many turns, it is because many flows have the same hosts.
             let hosts = self.accounts[slot].hosts;
@@ -289,6 +299,38 @@ impl Tin {
         *random = generator;
         self.sets.turn_to(slot);
         steps
+    }
+
+    /// Gives all old flows at once what they would get in the rounds after which none of them may send yet,
+    /// if those are many and the flows few, as behind superpackets that leave whole; how many steps it took.
+    /// The rounds are dithered together: the mean is that of single rounds, the spread is less.
+    fn grant_rounds(&mut self, first: u16, mut dither: impl FnMut() -> u16) -> u32 {
+        let mut rounds = u32::MAX;
+        let (mut slot, mut flows) = (first, 0);
+        loop {
+            let account = &self.accounts[slot];
+            let most = (self.share_of(account.hosts) >> 16) + 1;
+            // What is above zero may send as it is.
+            let debt = account.deficit.min(0).unsigned_abs();
+            rounds = rounds.min(debt / most);
+            flows += 1;
+            if rounds < WORTH_GRANTING || flows > MOST_GRANTED {
+                return 0;
+            }
+            slot = self.sets.behind(slot);
+            if slot == first {
+                break;
+            }
+        }
+        for _ in 0..flows {
+            let share = u64::from(self.share_of(self.accounts[slot].hosts));
+            let given = (u64::from(rounds) * share + u64::from(dither())) >> 16;
+            let account = &mut self.accounts[slot];
+            account.deficit =
+                account.deficit.saturating_add_unsigned(given.try_into().unwrap_or(u32::MAX));
+            slot = self.sets.behind(slot);
+        }
+        2 * flows
     }
 
     /// The scheduler found this queue empty (spec §1.2 step 6).
@@ -651,7 +693,7 @@ mod tests {
     proptest! {
         #[test]
         fn turning_is_looking_at_one_flow_after_another(
-            deficits in prop::collection::vec(-9_000..2_000_i32, 1..6), most in 0..200_u32,
+            deficits in prop::collection::vec(-9_000..2_000_i32, 1..6), most in 0..2 * MOST_GRANTED,
         ) {
             let mut stepwise = Tin::new();
             stepwise.flow_quantum = 300;
@@ -684,6 +726,36 @@ mod tests {
                 });
                 prop_assert_eq!(one, other);
             }
+        }
+
+        #[test]
+        fn rounds_granted_at_once_are_single_rounds_but_for_the_dithers(
+            deficits in prop::collection::vec(-90_000..0_i32, 1..70), seed: u16,
+        ) {
+            let mut stepwise = Tin::new();
+            stepwise.flow_quantum = 300;
+            for (slot, deficit) in (0..).zip(&deficits) {
+                stepwise.accounts[slot].deficit = *deficit;
+                stepwise.sets.change(slot, Set::Bulk);
+                stepwise.sets.append(slot, List::Old);
+            }
+            let mut at_once = stepwise.clone();
+            let flows = u32::try_from(deficits.len()).expect("few");
+            at_once.grant_rounds(0, || seed);
+            // As often round as the first flow was.
+            let given = i64::from(at_once.accounts[0].deficit - deficits[0]);
+            let rounds = u32::try_from((given + 299) / 300).expect("not that many");
+            let mut dithers = (seed..=u16::MAX).chain(0..=u16::MAX).cycle();
+            for _ in 0..rounds * flows {
+                let slot = stepwise.next_flow(false).expect("they are in the list");
+                prop_assert!(!stepwise.may_send(slot, || dithers.next().expect("more")));
+            }
+            for slot in (0..).take(deficits.len()) {
+                let [one, other] = [&stepwise, &at_once].map(|tin| tin.account(slot).deficit);
+                prop_assert!(one.abs_diff(other) <= rounds.max(1), "{} {}", one, other);
+                prop_assert!(rounds == 0 || other <= 0);
+            }
+            prop_assert!(rounds == 0 || rounds >= WORTH_GRANTING - 1);
         }
 
         #[test]
