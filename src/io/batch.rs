@@ -69,6 +69,7 @@ enum State {
 pub struct Run<'a> {
     frames: &'a [FrameBuf],
     joint: Option<&'a Joint>,
+    bytes: u64,
 }
 
 /// What kind of offload a run needs of the port.
@@ -126,6 +127,7 @@ impl Batch {
         self.runs.iter().take(self.offered).map(|entry| Run {
             frames: self.frames.get(entry.first..entry.end).unwrap_or_default(),
             joint: entry.joint(),
+            bytes: entry.bytes,
         })
     }
 
@@ -215,8 +217,15 @@ impl Entry {
 impl<'a> Run<'a> {
     /// A frame by itself.
     #[must_use]
-    pub const fn of(frame: &'a FrameBuf) -> Self {
-        Self { frames: std::slice::from_ref(frame), joint: None }
+    pub fn of(frame: &'a FrameBuf) -> Self {
+        let bytes = u64::from(frame.frame_len().bytes());
+        Self { frames: std::slice::from_ref(frame), joint: None, bytes }
+    }
+
+    /// Bytes of its frames, each with headers of its own: what a byte limit counts.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Number of segments.
@@ -361,6 +370,28 @@ mod tests {
             batch.push(segment, (0, index / 2));
         }
         assert_eq!(lengths(&mut batch), [2, 2]);
+    }
+
+    #[test]
+    fn a_train_whose_ip_checksum_is_broken_is_not_joined_lest_it_be_healed() {
+        let pool = Pool::new();
+        let (vnet, mut bytes) = train(4);
+        bytes[24] ^= 1;
+        let Received { frame, .. } = received(&pool, &vnet, &bytes);
+        let mut batch = Batch::new(Coalescing::default());
+        (0..4).for_each(|index| batch.push(frame.segment(index), QUEUE));
+        assert_eq!(lengths(&mut batch), [1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_run_counts_the_bytes_of_each_of_its_frames() {
+        let pool = Pool::new();
+        let mut batch = Batch::new(Coalescing::default());
+        segments(&pool, 3).into_iter().for_each(|segment| batch.push(segment, QUEUE));
+        let bytes: Vec<_> =
+            batch.offer(1).runs().map(|run| (run.bytes(), run.frame_len())).collect();
+        assert_eq!(bytes, [(3 * 1054, 3054)]);
+        assert_eq!(batch.forget(1), 3 * 1054);
     }
 
     #[test]

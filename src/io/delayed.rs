@@ -26,6 +26,9 @@ pub struct Delayed<P> {
     dropped: u64,
 }
 
+/// When a port that had no room is offered again what is due.
+const RETRY: Span = Span::from_micros(100);
+
 /// On a wire, whatever is next to each other may leave together.
 const ANY_QUEUE: (u8, u16) = (0, 0);
 
@@ -78,7 +81,7 @@ impl<P: Port> Port for Delayed<P> {
             runs += 1;
             run.frames().iter().for_each(|frame| self.hold(frame));
         }
-        Ok(Sent { runs, congested: false })
+        Ok(Sent { runs, ..Sent::default() })
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {
@@ -94,14 +97,20 @@ impl<P: Port> Port for Delayed<P> {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let front = self.held.front().map(|held| held.due_at);
+        let front = match self.due.is_empty() {
+            true => self.held.front().map(|held| held.due_at),
+            // The port had no room for them.
+            false => Some(self.now + RETRY),
+        };
         [front, self.inner.next_due()].into_iter().flatten().min()
     }
 
     fn advance(&mut self, now: Instant) -> Result<(), PortError> {
         self.now = now;
         self.inner.advance(now)?;
-        while let Some(held) = self.held.pop_front_if(|held| held.due_at <= now) {
+        // What the port has no room for stays on the wire, where it is counted.
+        let room = self.due.is_empty();
+        while room && let Some(held) = self.held.pop_front_if(|held| held.due_at <= now) {
             self.held_bytes -= held.frame.frame_len();
             self.due.push(held.frame, ANY_QUEUE);
         }

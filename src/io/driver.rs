@@ -35,6 +35,8 @@ const SENT_FRAMES: u32 = 1024;
 /// A device that is not done with what it has, or had no room, is looked at again after this: at 1 Gbit/s it
 /// sends eight full frames in the meantime.
 const COMPLETION_POLL: Span = Span::from_micros(100);
+/// The same where nothing moves: a network card that is held up by its peer, say.
+const LONGEST_POLL: Span = Span::from_millis(5);
 /// A device holds little while no more than one part in so many of its limit is in flight.
 const QUIET_SHARE: u64 = 8;
 
@@ -61,6 +63,35 @@ struct Path<D> {
     dql: Dql,
     doorbell: Doorbell,
     rings: u64,
+    look: Look,
+}
+
+/// When to look at a device again that holds as much as it may.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Option<Instant>,
+    gap: Span,
+}
+
+impl Default for Look {
+    fn default() -> Self {
+        Self { at: None, gap: COMPLETION_POLL }
+    }
+}
+
+impl Look {
+    /// `now` and a gap that doubles with each look that showed nothing.
+    fn again(&mut self, now: Instant) -> Instant {
+        match self.at {
+            Some(at) if now < at => at,
+            seen => {
+                if seen.is_some() {
+                    self.gap = (self.gap * 2).min(LONGEST_POLL);
+                }
+                *self.at.insert(now + self.gap)
+            }
+        }
+    }
 }
 
 /// When a port is to send what it was given.
@@ -156,6 +187,7 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
             dql: Dql::new(),
             doorbell: Doorbell::default(),
             rings: 0,
+            look: Look::default(),
         };
         Self {
             pool: Pool::new(),
@@ -310,10 +342,13 @@ impl<D: Discipline<FrameBuf>> Path<D> {
         self.settle(port, now)?;
         for _ in 0..SENT_FRAMES {
             if self.batch.bytes() >= self.dql.available() {
+                if self.discipline.backlog() == FrameLen::ZERO {
+                    return self.finish(port, now, next);
+                }
                 self.dql.hold_back(now);
                 self.ring(usize::MAX, port, now)?;
                 if !self.batch.is_empty() || self.dql.available() == 0 {
-                    next.sleep_until(Some(now + COMPLETION_POLL));
+                    self.look_again(now, next);
                     return Ok(());
                 }
             }
@@ -349,7 +384,7 @@ impl<D: Discipline<FrameBuf>> Path<D> {
         while !self.batch.is_empty() {
             let most = if self.rings_once() { usize::MAX } else { 1 };
             if self.ring(most, port, now)? == 0 {
-                next.sleep_until(Some(now + COMPLETION_POLL));
+                self.look_again(now, next);
                 return Ok(());
             }
         }
@@ -362,8 +397,11 @@ impl<D: Discipline<FrameBuf>> Path<D> {
             return Ok(0);
         }
         self.rings += 1;
-        let Sent { runs, congested } = port.send(self.batch.offer(most))?;
+        let Sent { runs, congested, lost } = port.send(self.batch.offer(most))?;
         self.dql.sent(self.batch.forget(runs));
+        if lost {
+            self.dql.forget_hold();
+        }
         self.settle(port, now)?;
         if congested {
             self.dql.shrink();
@@ -373,10 +411,22 @@ impl<D: Discipline<FrameBuf>> Path<D> {
 
     /// Learns what the device is done with.
     fn settle(&mut self, port: &mut dyn Port, now: Instant) -> Result<(), PortError> {
-        if self.dql.in_flight() > 0 {
-            self.dql.complete(port.in_flight()?, now);
+        let before = self.dql.in_flight();
+        if before == 0 {
+            return Ok(());
+        }
+        self.dql.complete(port.in_flight()?, now);
+        if self.dql.in_flight() < before {
+            self.look = Look::default();
         }
         Ok(())
+    }
+
+    /// The device holds as much as it may: it is looked at again soon, and less soon while nothing moves.
+    fn look_again(&mut self, now: Instant, next: &mut Next) {
+        // That nobody asks it now is not for being late.
+        self.discipline.held_up();
+        next.sleep_until(Some(self.look.again(now)));
     }
 }
 
@@ -617,10 +667,9 @@ mod tests {
             state.calls += 1;
             self.state.set(state);
             if state.full {
-                return Ok(Sent { runs: 0, congested: true });
+                return Ok(Sent { congested: true, ..Sent::default() });
             }
-            let bytes: usize = batch.runs().map(|run| run.frame_len()).sum();
-            state.in_flight += u64::try_from(bytes).expect("not so many");
+            state.in_flight += batch.runs().map(|run| run.bytes()).sum::<u64>();
             self.state.set(state);
             self.inner.send(batch)
         }
@@ -669,6 +718,29 @@ mod tests {
         assert!(wan.dql.limit > limit, "it ran dry although something was held back");
         assert_eq!((wan.backlog, wan.dql.stopped), (FrameLen::ZERO, COMPLETION_POLL));
         assert_eq!(wan.counters.frames_out, 60, "nothing is lost");
+    }
+
+    #[test]
+    fn a_device_that_stands_still_is_looked_at_less_and_less_often() {
+        let (mut bridge, _state, _ends) = slow_bridge(60);
+        let (mut now, mut gaps) = (Instant::ZERO, Vec::new());
+        for _ in 0..9 {
+            let wake = bridge.turn(now).expect("turn").wake.expect("soon");
+            gaps.push((wake - now).micros());
+            now = wake;
+        }
+        assert_eq!(gaps, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+    }
+
+    #[test]
+    fn a_device_that_is_full_with_nothing_behind_it_is_not_looked_at() {
+        let (mut bridge, state, [mut client, _server]) = slow_bridge(0);
+        let limit = usize::try_from(Dql::new().limit()).expect("small");
+        client.inject(&VnetHeader::PLAIN, &plain_frame(limit));
+        assert_eq!(bridge.turn(Instant::ZERO).expect("turn"), Next::default());
+        assert_eq!(bridge.turn(Instant::from_nanos(1)).expect("turn"), Next::default());
+        assert_eq!(state.get().in_flight, limit.try_into().expect("small"));
+        assert_eq!(bridge.snapshot().ports[1].dql.stops, 0);
     }
 
     #[test]

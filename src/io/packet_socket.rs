@@ -436,7 +436,7 @@ impl Device {
         self.counters.count_sent(run.segments(), slices.frame_len);
         let header_len = slices.parts.first().and_then(|head| head.first_chunk());
         let header_len = header_len.map_or(0, |head| VnetHeader::decode(head).hdr_len);
-        let bytes = run.frames().iter().map(|frame| u64::from(frame.frame_len().bytes())).sum();
+        let bytes = run.bytes();
         if self.handed.is_full() {
             // Nobody asks what is in flight.
             let _ = self.in_flight();
@@ -524,7 +524,7 @@ impl Port for PacketPort {
     }
 
     fn send(&mut self, batch: &Batch) -> Result<Sent, PortError> {
-        let lost = self.device.counters.write_errors.for_want_of_room();
+        let before = self.device.counters.write_errors;
         let (mut sent, mut all) = (0, batch.runs());
         let full = loop {
             let group: ArrayVec<Run<'_>, MOST> = all.by_ref().take(MOST).collect();
@@ -537,8 +537,8 @@ impl Port for PacketPort {
                 break true;
             }
         };
-        let lost = self.device.counters.write_errors.for_want_of_room() > lost;
-        Ok(Sent { runs: sent, congested: full || lost })
+        let all = Sent::all(sent, &before, &self.device.counters.write_errors);
+        Ok(Sent { congested: full || all.congested, ..all })
     }
 
     /// By the memory the kernel still charges to the socket (`io/handed.rs`).

@@ -103,13 +103,14 @@ impl Port for PairPort {
         if lane.closed {
             return Err(PortError::Gone { port: self.name.clone() });
         }
+        let before = self.counters.write_errors;
         let mut runs = 0;
         for run in batch.runs() {
             runs += 1;
             let Some(Slices { parts, frame_len }) =
                 run.slices(Checksums::Partial, &mut self.scratch)
             else {
-                self.counters.write_errors.invalid += 1;
+                self.counters.write_errors.invalid += u64::from(run.segments());
                 continue;
             };
             if lane.push(&parts) {
@@ -118,7 +119,7 @@ impl Port for PairPort {
                 self.counters.write_errors.full += u64::from(run.segments());
             }
         }
-        Ok(Sent { runs, congested: false })
+        Ok(Sent::all(runs, &before, &self.counters.write_errors))
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {

@@ -109,15 +109,19 @@ impl Port for PlainTapPort {
     }
 
     fn send(&mut self, batch: &Batch) -> Result<Sent, PortError> {
-        let lost = self.counters.write_errors.for_want_of_room();
+        let before = self.counters.write_errors;
         let mut runs = 0;
         for run in batch.runs() {
             runs += 1;
             for single in run.singles() {
-                self.write(Run::of(&single))?;
+                if single.is_sealed() {
+                    self.counters.write_errors.invalid += 1;
+                } else {
+                    self.write(Run::of(&single))?;
+                }
             }
         }
-        Ok(Sent { runs, congested: self.counters.write_errors.for_want_of_room() > lost })
+        Ok(Sent::all(runs, &before, &self.counters.write_errors))
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {

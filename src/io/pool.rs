@@ -66,6 +66,8 @@ struct Slot {
     frame_len: usize,
     vnet: VnetHeader,
     layout: Layout,
+    /// Whether its IPv4 header's checksum is right: whoever splits it makes a right one.
+    sound: bool,
     bytes: Box<[u8]>,
 }
 
@@ -180,6 +182,7 @@ impl Pool {
             frame_len: 0,
             vnet: VnetHeader::PLAIN,
             layout: Layout::default(),
+            sound: true,
             bytes: vec![0; CLASSES[class].size].into_boxed_slice(),
         })
     }
@@ -248,13 +251,23 @@ impl FrameBuf {
         FrameLen(u32::try_from(bytes).unwrap_or(u32::MAX))
     }
 
-    /// Length of its longest segment by itself.
+    /// Length of its longest segment by itself; also of a superpacket that only the kernel can split.
     #[must_use]
     pub(super) fn longest_segment(&self) -> usize {
-        let one = self.slot.layout.train.map_or(usize::MAX, |train| {
-            usize::from(train.segments.header_len) + usize::from(train.segments.mss)
-        });
-        one.min(self.frame_len().bytes() as usize)
+        let Slot { vnet, layout, .. } = &*self.slot;
+        let one = match layout.train {
+            Some(train) => train.segments.header_len.saturating_add(train.segments.mss),
+            None if vnet.gso_type != VnetHeader::GSO_NONE => {
+                vnet.hdr_len.saturating_add(vnet.gso_size)
+            }
+            None => u16::MAX,
+        };
+        usize::from(one).min(self.frame_len().bytes() as usize)
+    }
+
+    /// Whether it is a superpacket that is not ours to split, and of use only to ports with a vnet header.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.slot.layout.train.is_none() && self.slot.vnet.gso_type != VnetHeader::GSO_NONE
     }
 
     /// How many segments leave with it; 1 for what is no train.
@@ -276,6 +289,7 @@ impl FrameBuf {
             return false;
         };
         let continues = *end == start
+            && self.slot.sound
             && Rc::ptr_eq(&self.slot, &next.slot)
             && (self.ce, self.washed) == (next.ce, next.washed);
         if continues {
@@ -421,6 +435,7 @@ impl FrameBuf {
         let charged = truesize(FrameLen(u32::try_from(frame.len()).unwrap_or(u32::MAX)));
         let Dissected { meta, layout, vnet } = dissect(frame, &VnetHeader::decode(head), charged)?;
         *head = vnet.encode();
+        slot.sound = layout.train.is_none() || has_sound_header(frame, &layout);
         (slot.frame_len, slot.vnet, slot.layout) = (frame.len(), vnet, layout);
         Ok(meta)
     }
@@ -432,6 +447,14 @@ impl FrameBuf {
             Part::Segments(..) => None,
         }
     }
+}
+
+/// Whether there is no IPv4 header, or one whose checksum is right.
+fn has_sound_header(frame: &[u8], layout: &Layout) -> bool {
+    let header = layout
+        .transport
+        .and_then(|(_, end)| frame.get(usize::from(layout.network_offset)..usize::from(end)));
+    layout.network != Network::Ipv4 || header.is_some_and(|header| checksum::sum(header) == 0xffff)
 }
 
 impl Frame for FrameBuf {

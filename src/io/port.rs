@@ -76,6 +76,19 @@ pub struct Sent {
     pub runs: usize,
     /// Whether the device is out of room: not all was taken, or something was lost for want of buffers.
     pub congested: bool,
+    /// Whether any of them was lost, so that the device was given less than it seems.
+    pub lost: bool,
+}
+
+impl Sent {
+    /// All of `runs` were taken; errors were counted from `before` to `after`.
+    pub(super) const fn all(runs: usize, before: &WriteErrors, after: &WriteErrors) -> Self {
+        Self {
+            runs,
+            congested: after.for_want_of_room() > before.for_want_of_room(),
+            lost: after.total() > before.total(),
+        }
+    }
 }
 
 /// What a read gave.
@@ -189,12 +202,22 @@ pub(super) trait WriteRuns {
         let mut all = Ok(());
         for (index, single) in run.singles().enumerate().skip(first) {
             let outcome = self.write(Run::of(&single));
+            // A link that is down is no better for the next one.
+            let down = outcome == Err(Errno::IO);
+            let gone = if down {
+                run.segments().saturating_sub(index.try_into().unwrap_or(u16::MAX))
+            } else {
+                1
+            };
             if let Err(errno) = outcome
-                && self.lost(errno, 1)?.is_break()
+                && self.lost(errno, gone)?.is_break()
             {
                 return Ok(ControlFlow::Break(index));
             }
             all = all.and(outcome);
+            if down {
+                break;
+            }
         }
         // If the segments do not go either, it was not for the run.
         if all.is_ok() {

@@ -350,13 +350,13 @@ impl Port for TapPort {
     }
 
     fn send(&mut self, batch: &Batch) -> Result<Sent, PortError> {
-        let lost = self.counters.write_errors.for_want_of_room();
+        let before = self.counters.write_errors;
         let mut runs = 0;
         for run in batch.runs() {
             self.send_run(run)?;
             runs += 1;
         }
-        Ok(Sent { runs, congested: self.counters.write_errors.for_want_of_room() > lost })
+        Ok(Sent::all(runs, &before, &self.counters.write_errors))
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<Result<(), PortError>> {

@@ -8,8 +8,10 @@
 //! they differ in nothing but what splitting counts up by itself (TCP sequence, IPv4 id, lengths) and what
 //! it keeps for the last one (FIN, PSH); if all but the last are of one size; and if every checksum is
 //! right, for splitting makes new ones, and one that was broken would be healed. No payload is copied.
-//! Left out: IPv4 options, SYN, RST, URG and CWR, fragments, UDP without checksum, anything in a tunnel or
-//! behind an authentication header: they leave as they came. [`Push::Keep`] or not is the one liberty.
+//! Left out: IPv4 options, SYN, RST, URG and CWR, fragments, UDP without checksum, what is within a tunnel of IP or
+//! behind an authentication header: they leave as they came. [`Push::Keep`] or not is the one liberty; and of
+//! the two zeros that a checksum to be finished may come to, the kernel writes one into a frame and the
+//! other into a segment.
 
 use core::ops::Range;
 
@@ -340,7 +342,8 @@ fn network_header(frame: &[u8], network: Network, at: usize, end: usize) -> Opti
     match network {
         Network::Ipv4 => {
             let plain = header.len() == IPV4_LEN && first >> 8 == 0x45;
-            let sound = plain && checksum::sum(header) == 0xffff;
+            // Of the two zeros, splitting writes the other one.
+            let sound = plain && word(header, 10)? != 0xffff && checksum::sum(header) == 0xffff;
             let [_, tos] = first.to_be_bytes();
             (sound && stated(2, at)? == frame.len()).then_some((word(header, 4)?, tos))
         }

@@ -106,6 +106,11 @@ impl AutoSplit {
         self.run = None;
     }
 
+    /// The caller is held up by something else: when it next asks says nothing about its lateness.
+    pub fn held_up(&mut self) {
+        self.told = None;
+    }
+
     /// Bytes that have left in one go with what is being served just now.
     pub fn before(&self) -> WireLen {
         self.before

@@ -82,6 +82,10 @@ pub trait Discipline<F> {
     /// Bytes queued.
     fn backlog(&self) -> FrameLen;
 
+    /// What is due can not be taken just now: the driver will ask later than it was told to, and not for being
+    /// late.
+    fn held_up(&mut self) {}
+
     /// Whether it makes anything of [`Meta::min_rtt`], which is not to be had for nothing.
     fn wants_min_rtt(&self) -> bool {
         false
@@ -690,6 +694,10 @@ impl<F: Frame> Discipline<F> for Cake<F> {
 
     fn backlog(&self) -> FrameLen {
         self.backlog
+    }
+
+    fn held_up(&mut self) {
+        self.auto.held_up();
     }
 
     fn wants_min_rtt(&self) -> bool {

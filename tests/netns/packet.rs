@@ -133,7 +133,7 @@ fn a_frame_that_is_sent_with_tags_arrives_with_them() {
     let tags = [0x88, 0xa8, 0, 100, 0x81, 0, 0x20, 7];
     for tags in [&tags[4..], &tags] {
         let frames = [tagged(tags, &plain(100)), tagged(tags, &train(5)), tagged(&[], &plain(60))];
-        assert_eq!(left.send(&frames), Sent { runs: 3, congested: false });
+        assert_eq!(left.send(&frames), Sent { runs: 3, ..Sent::default() });
         for (vnet, frame) in &frames {
             let (found_vnet, found) = right.receive();
             assert_eq!(found, *frame);
@@ -226,7 +226,7 @@ fn what_finds_no_room_below_is_counted() {
     namespace.run(|| netlink::slow_down("left", mbit(1), 20_000)).expect("this kernel has tbf");
     let frames = vec![plain(1000); 200];
     // Seventy thousand bytes pass at once, then twenty wait, and the kernel has no room for the rest.
-    let Sent { runs, congested } = left.send(&frames);
+    let Sent { runs, congested, .. } = left.send(&frames);
     assert_eq!((runs, congested), (200, true));
     let counters = left.port.counters();
     let lost = counters.write_errors.no_buffers;
@@ -247,7 +247,7 @@ fn what_finds_no_room_in_the_socket_is_not_taken() {
     for number in 0..300 {
         batch.push(left.frame(&train(40)), (0, number));
     }
-    let Sent { runs, congested } = left.offer(&mut batch).expect("the port works");
+    let Sent { runs, congested, .. } = left.offer(&mut batch).expect("the port works");
     assert!(congested && (10..40).contains(&runs), "{runs} of 300 were taken");
     assert_eq!(left.port.counters().write_errors.total(), 0);
     batch.forget(runs);
@@ -377,7 +377,7 @@ fn a_call_takes_as_many_runs_as_there_are() {
     let Some(namespace) = require_netns() else { return };
     let [mut left, mut right] = Probe::pair(&namespace);
     let frames: Vec<_> = (0..300).map(|number| plain(60 + number)).collect();
-    assert_eq!(left.send(&frames), Sent { runs: 300, congested: false });
+    assert_eq!(left.send(&frames), Sent { runs: 300, ..Sent::default() });
     for (_, frame) in &frames {
         assert_eq!(right.receive().1, *frame);
     }
