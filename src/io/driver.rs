@@ -32,6 +32,9 @@ const READ_FRAMES: u32 = 64;
 const READ_BYTES: u32 = 256 * 1024;
 /// Most frames or segments drained of one discipline per turn.
 const SENT_FRAMES: u32 = 1024;
+/// Most runs sent per turn. A write takes microseconds, and what waits in a device meanwhile waits without
+/// any discipline: reading must keep ahead of sending.
+const SENT_RUNS: u64 = 64;
 /// A device that is not done with what it has, or had no room, is looked at again after this: at 1 Gbit/s it
 /// sends eight full frames in the meantime.
 const COMPLETION_POLL: Span = Span::from_micros(100);
@@ -63,6 +66,7 @@ struct Path<D> {
     dql: Dql,
     doorbell: Doorbell,
     rings: u64,
+    runs_sent: u64,
     look: Look,
 }
 
@@ -187,6 +191,7 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
             dql: Dql::new(),
             doorbell: Doorbell::default(),
             rings: 0,
+            runs_sent: 0,
             look: Look::default(),
         };
         Self {
@@ -340,7 +345,11 @@ impl<D: Discipline<FrameBuf>> Path<D> {
         next: &mut Next,
     ) -> Result<(), PortError> {
         self.settle(port, now)?;
+        let begun = self.runs_sent;
         for _ in 0..SENT_FRAMES {
+            if self.runs_sent - begun + self.batch.len() as u64 >= SENT_RUNS {
+                break;
+            }
             if self.batch.bytes() >= self.dql.available() {
                 if self.discipline.backlog() == FrameLen::ZERO {
                     return self.finish(port, now, next);
@@ -399,6 +408,7 @@ impl<D: Discipline<FrameBuf>> Path<D> {
         self.rings += 1;
         let Sent { runs, congested, lost } = port.send(self.batch.offer(most))?;
         self.dql.sent(self.batch.forget(runs));
+        self.runs_sent += runs as u64;
         if lost {
             self.dql.forget_hold();
         }

@@ -409,7 +409,7 @@ impl Route {
 fn token_bucket(rate: u32, room: u32) -> Vec<TcAttribute> {
     const TCA_TBF_PARMS: u16 = 1;
     const TCA_TBF_BURST: u16 = 6;
-    // What passes at once: a superpacket, or it could never pass.
+    // What passes at once after a pause: a superpacket. With less, kernels whose timers are late fall behind.
     const BURST: u32 = 70_000;
     const ETHERNET: u8 = 1;
     // Cell, link layer, overhead, alignment, least size: times are reckoned without a table.
