@@ -100,6 +100,10 @@ fn sum_of_header(frame: &[u8], layout: &Layout) -> Option<u16> {
     }
     let header = frame.get(usize::from(layout.network_offset)..)?;
     let len = usize::from(header.first()? & 15) * 4;
+    // A header that claims to end before its checksum has none that is its own.
+    if len < 20 {
+        return None;
+    }
     // Both zeros mean the same.
     Some(checksum::sum(header.get(..len)?) % 0xffff)
 }

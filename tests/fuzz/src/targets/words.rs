@@ -20,6 +20,8 @@ pub fn words(data: &[u8]) {
                 bandwidth: config.bandwidth,
                 interval: config.interval,
                 target: config.target,
+                burst: config.burst,
+                rtt_step: config.rtt_step,
                 memory_limit: config.memory_limit,
                 ..again
             };
