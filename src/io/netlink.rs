@@ -16,7 +16,9 @@ use rtnetlink::packet_core::{
     DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
     NetlinkPayload,
 };
-use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan, RouteMessageBuilder};
+use rtnetlink::{
+    Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan, RouteMessageBuilder,
+};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::task::JoinHandle;
 
@@ -159,6 +161,14 @@ pub fn add_vlan(name: &str, parent: &str, tag: VlanTag) -> Result<(), NetlinkErr
     on_a_thread(async |netlink| netlink.add_vlan(name, parent, tag).await)
 }
 
+/// Makes a bridge, as [`configure`] does: see [`Netlink::add_bridge`].
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn add_bridge(name: &str, ports: &[&str]) -> Result<(), NetlinkError> {
+    on_a_thread(async |netlink| netlink.add_bridge(name, ports).await)
+}
+
 /// Moves a device into a network namespace, as [`configure`] does.
 ///
 /// # Errors
@@ -279,6 +289,23 @@ impl Netlink {
     pub async fn add_veth(&self, name: &str, peer: &str) -> Result<(), NetlinkError> {
         let request = self.handle.link().add(LinkVeth::new(name, peer).build());
         request.execute().await.map_err(|error| refused(name, "make", error))
+    }
+
+    /// Makes the device `name`, a bridge between the devices `ports`, and takes it up.
+    ///
+    /// # Errors
+    /// There is one of such a name, a port is missing, or the kernel refuses.
+    pub async fn add_bridge(&self, name: &str, ports: &[&str]) -> Result<(), NetlinkError> {
+        let request = self.handle.link().add(LinkBridge::new(name).up().build());
+        request.execute().await.map_err(|error| refused(name, "make", error))?;
+        let bridge = self.link(name).await?.index;
+        for port in ports {
+            let index = self.link(port).await?.index;
+            let message = LinkUnspec::new_with_index(index).controller(bridge).build();
+            let request = self.handle.link().set(message);
+            request.execute().await.map_err(|error| refused(port, "bridge", error))?;
+        }
+        Ok(())
     }
 
     /// Makes the device `name`, whose frames have a tag where they pass the device `parent`.

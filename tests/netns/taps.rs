@@ -4,9 +4,11 @@
 use std::iter::from_fn;
 use std::time::Duration;
 
-use ucake::io::batch::Coalescing;
+use ucake::io::batch::{Batch, Coalescing};
 use ucake::io::driver::Bridge;
 use ucake::io::namespace::Namespace;
+use ucake::io::netlink;
+use ucake::io::offload::{self, Offload};
 use ucake::io::pair::{PairPort, pair};
 use ucake::io::plain_tap::{AnyTap, PlainTap};
 use ucake::io::port::Port;
@@ -15,12 +17,14 @@ use ucake::packet::VnetHeader;
 use ucake::qdisc::{Config, SplitGso, Stats};
 use ucake::time::{Instant, Span};
 
-use crate::lab::cake;
+use crate::lab::{PATIENCE, cake};
 use crate::wires::{Probe, up};
 use crate::{mbit, require_netns};
 
 /// Payload of a segment.
 const MSS: usize = 1000;
+/// Whose frames are counted.
+const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 8];
 /// How long nothing has to arrive for there to be nothing more.
 const SOON: Duration = Duration::from_millis(200);
 const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
@@ -35,6 +39,20 @@ fn what_a_tap_is_given_joined_arrives_as_what_it_is_given_singly() {
         [Coalescing::default(), Coalescing::Off].map(|coalescing| Run::through(vnet, coalescing));
     assert!(joined.written * 2 < single.written, "{} and {}", joined.written, single.written);
     assert_eq!(joined.stats, single.stats, "the decisions are the same");
+    assert_eq!(joined.arrived.len(), single.arrived.len());
+    for (number, (joined, single)) in joined.arrived.iter().zip(&single.arrived).enumerate() {
+        assert_eq!(joined, single, "frame {number}");
+    }
+}
+
+#[test]
+fn what_is_joined_is_taken_apart_by_the_kernel_into_what_is_single() {
+    if require_netns().is_none() {
+        return;
+    }
+    let [joined, single] = [Coalescing::default(), Coalescing::Off]
+        .map(|coalescing| Run::through(through_the_kernel, coalescing));
+    assert!(joined.written * 2 < single.written, "{} and {}", joined.written, single.written);
     assert_eq!(joined.arrived.len(), single.arrived.len());
     for (number, (joined, single)) in joined.arrived.iter().zip(&single.arrived).enumerate() {
         assert_eq!(joined, single, "frame {number}");
@@ -86,14 +104,26 @@ struct Run {
     written: u64,
 }
 
-type Opener = fn() -> AnyTap;
+/// Opens a tap; and says which device to listen on for what it is given.
+type Opener = fn() -> (AnyTap, &'static str);
 
-fn vnet() -> AnyTap {
-    AnyTap::Vnet(Tap::open("tap0", &TapOptions::default()).expect("a tap opens"))
+fn vnet() -> (AnyTap, &'static str) {
+    (AnyTap::Vnet(Tap::open("tap0", &TapOptions::default()).expect("a tap opens")), "tap0")
 }
 
-fn plain() -> AnyTap {
-    AnyTap::Plain(PlainTap::open("tap0", &TapOptions::default()).expect("a tap opens"))
+fn plain() -> (AnyTap, &'static str) {
+    (AnyTap::Plain(PlainTap::open("tap0", &TapOptions::default()).expect("a tap opens")), "tap0")
+}
+
+/// With a bridge of the kernel behind it that leads to a device without any offload: the kernel itself
+/// splits superpackets and finishes checksums.
+fn through_the_kernel() -> (AnyTap, &'static str) {
+    let (tap, device) = vnet();
+    netlink::add_veth("near", "far").expect("this kernel has veth");
+    offload::set("near", Offload::TransmitChecksum, false).expect("veth can");
+    netlink::add_bridge("bridge0", &[device, "near"]).expect("this kernel has bridges");
+    ["near", "far"].into_iter().for_each(up);
+    (tap, "far")
 }
 
 /// A tap in a silent namespace, and somebody who listens on its other side.
@@ -102,12 +132,23 @@ fn opened(namespace: &Namespace, open: Opener) -> (Box<dyn Port>, Probe) {
         let switch = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
         std::fs::write(switch, "1").expect("a sysctl of the namespace");
     });
-    let tap = namespace.run(move || {
-        let tap = open();
+    let (tap, listened_to) = namespace.run(move || {
+        let opened = open();
         up("tap0");
-        tap
+        opened
     });
-    (tap.into_port().expect("at work"), Probe::new(namespace, "tap0"))
+    let (mut tap, mut probe) =
+        (tap.into_port().expect("at work"), Probe::new(namespace, listened_to));
+    // Bridges and wires pass nothing until they have seen to each other.
+    let end = std::time::Instant::now() + PATIENCE;
+    while probe.receive_within(Duration::from_millis(20)).is_none() {
+        assert!(std::time::Instant::now() < end, "nothing passes");
+        let mut hello = Batch::new(Coalescing::Off);
+        hello.push(probe.frame(&opaque(60)), (0, 0));
+        tap.send(hello.offer(1)).expect("the port works");
+    }
+    while probe.receive_within(Duration::from_millis(50)).is_some() {}
+    (tap, probe)
 }
 
 fn on_a_runtime<T>(work: impl FnOnce() -> T) -> T {
@@ -128,6 +169,7 @@ impl Run {
             let config = Config { bandwidth: Some(mbit(200)), split_gso, ..Config::default() };
             let [up, down] = [(); 2].map(|()| cake(config));
             let mut bridge = Bridge::new(Box::new(lan), tap, up, down).with_coalescing(coalescing);
+            let written = bridge.snapshot().ports[1].counters.frames_out;
             let mut arrived = Vec::new();
             send_everything(&mut client);
             for turn in 0..400 {
@@ -136,10 +178,12 @@ impl Run {
                 arrived.extend(from_fn(|| probe.receive_within(Duration::ZERO)));
             }
             arrived.extend(from_fn(|| probe.receive_within(SOON)));
+            // A bridge has something to say of its own.
+            arrived.retain(|(_, frame)| frame[6..12] == SENDER);
             let arrived = arrived.iter().flat_map(|frame| probe.on_the_wire(frame)).collect();
             let counters = bridge.snapshot().ports[1].counters.clone();
             assert_eq!(counters.write_errors.total(), 0, "{counters:?}");
-            Self { arrived, stats: bridge.up().stats(), written: counters.frames_out }
+            Self { arrived, stats: bridge.up().stats(), written: counters.frames_out - written }
         })
     }
 }
