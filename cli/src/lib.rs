@@ -5,6 +5,10 @@
 //! Law: pure functions from text to configurations and back; nothing here opens, prints or waits.
 //! Left out: the command itself (`main.rs` and what it names).
 
+pub mod class;
+pub mod json;
+#[cfg(test)]
+mod recorded;
 pub mod show;
 pub mod value;
 pub mod words;
