@@ -7,6 +7,7 @@
 
 pub mod class;
 pub mod json;
+pub mod manual;
 #[cfg(test)]
 mod recorded;
 pub mod show;

@@ -15,7 +15,7 @@
 //! a time of more than 32 bits of microseconds, which `tc` wraps around.
 
 mod parse;
-mod table;
+pub mod table;
 
 #[cfg(test)]
 pub use parse::{Mechanisms, parse_with};
