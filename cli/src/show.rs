@@ -268,13 +268,14 @@ fn titles(count: usize) -> Vec<String> {
 mod tests {
     use proptest::prelude::*;
     use serde_json::Value as Json;
-    use ucake::qdisc::{Cake, Change, Diffserv, Entropy, Isolation};
+    use ucake::qdisc::{Cake, Diffserv, Entropy, Isolation};
     use ucake::sim::SimFrame;
     use ucake::time::Span;
     use ucake::units::FrameLen;
 
     use super::*;
     use crate::recorded::{self, DIFFERENT, config, golden};
+    use crate::words::table::{self, Value};
     use crate::words::{Mechanisms, parse_with};
 
     /// The cells of one row of the text of `-s`.
@@ -515,10 +516,29 @@ mod tests {
         })
     }
 
-    /// Any words in any order, with values that can be read.
+    /// Any word, with a value that the digits of `show` can express.
+    fn any_word() -> impl Strategy<Value = String> {
+        let words: Vec<_> = table::words().collect();
+        let choices = (prop::sample::select(words), 1_u32..1_000, 0_usize..3, any::<u32>());
+        choices.prop_map(|(word, number, unit, any)| {
+            let value = match word.value {
+                Value::Nothing => return word.name.to_owned(),
+                Value::Rate => format!("{number}{}", ["kbit", "mbit", "gbit"][unit]),
+                Value::Time => format!("{number}{}", ["us", "ms", "s"][unit]),
+                Value::Size => format!("{}{}", number - 1, ["k", "kb", "mb"][unit]),
+                Value::Integer { min, max } => {
+                    let span = u32::from(max.abs_diff(min)) + 1;
+                    (i64::from(min) + i64::from(any % span)).to_string()
+                }
+                Value::Mask => format!("{:#x}", if unit == 0 { 0 } else { any }),
+            };
+            format!("{} {value}", word.name)
+        })
+    }
+
+    /// Any words in any order.
     fn any_line() -> impl Strategy<Value = String> {
-        let word = prop::sample::select(crate::words::examples());
-        prop::collection::vec(word, 0..12).prop_map(|words| words.join(" "))
+        prop::collection::vec(any_word(), 0..12).prop_map(|words| words.join(" "))
     }
 
     proptest! {
@@ -530,11 +550,18 @@ mod tests {
         }
 
         #[test]
-        fn what_any_words_show_is_shown_again_by_the_words_shown(line in any_line()) {
+        fn the_words_that_any_words_show_make_the_same_configuration(line in any_line()) {
             let Ok(change) = parse_with(Mechanisms::All, &line) else { return Ok(()) };
-            let shown = options(&Config::default().changed_by(&change));
-            let again: Change = parse_with(Mechanisms::All, &shown).expect(&shown);
-            prop_assert_eq!(options(&Config::default().changed_by(&again)), shown);
+            let config = Config::default().changed_by(&change);
+            for format in [Format::default(), Format { iec: true, ..Format::default() }] {
+                // Units of 1024 do not express every rate, but what they express they express again.
+                let shown = options_as(&config, format);
+                let again = recorded::config(&shown);
+                if !format.iec {
+                    prop_assert_eq!(again, config, "{}", shown);
+                }
+                prop_assert_eq!(options_as(&again, format), shown);
+            }
         }
 
         #[test]
