@@ -20,11 +20,7 @@ use crate::show::{self, Format, Place};
 /// One object of `tc -j qdisc show`; with `-s` its statistics, with `-d` what only ucake knows.
 pub fn qdisc(place: &Place<'_>, config: &Config, stats: &Stats, format: Format) -> Value {
     value(&Qdisc {
-        kind: "cake",
-        handle: format!("{:x}:", place.handle),
-        dev: place.dev,
-        root: true,
-        refcnt: (place.refcnt != 1).then_some(place.refcnt),
+        head: Head::of("cake", place),
         options: Options::of(config),
         statistics: format.statistics.then(|| Statistics::of(stats)),
         ucake: format.details.then(|| Ours::of(config, stats)),
@@ -63,8 +59,9 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+/// The first keys of any discipline.
 #[derive(Serialize)]
-struct Qdisc<'a> {
+pub(crate) struct Head<'a> {
     kind: &'static str,
     handle: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,6 +69,24 @@ struct Qdisc<'a> {
     root: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     refcnt: Option<u32>,
+}
+
+impl<'a> Head<'a> {
+    pub(crate) fn of(kind: &'static str, place: &Place<'a>) -> Self {
+        Self {
+            kind,
+            handle: format!("{:x}:", place.handle),
+            dev: place.dev,
+            root: true,
+            refcnt: (place.refcnt != 1).then_some(place.refcnt),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Qdisc<'a> {
+    #[serde(flatten)]
+    head: Head<'a>,
     options: Options,
     #[serde(flatten)]
     statistics: Option<Statistics>,

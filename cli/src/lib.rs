@@ -10,6 +10,7 @@ pub mod class;
 pub mod doctor;
 pub mod json;
 pub mod manual;
+pub mod pass_through;
 #[cfg(test)]
 mod recorded;
 pub mod show;

@@ -66,7 +66,12 @@ pub fn first_line(place: &Place<'_>, config: &Config) -> String {
 
 /// `tc qdisc show`: one line, with the blank at its end and without a line feed.
 pub fn first_line_as(place: &Place<'_>, config: &Config, format: Format) -> String {
-    let mut line = format!("qdisc cake {:x}:", place.handle);
+    head("cake", place, format) + &options_as(config, format)
+}
+
+/// How the first line of any discipline starts, up to the blank before its options.
+pub(crate) fn head(kind: &str, place: &Place<'_>, format: Format) -> String {
+    let mut line = format!("qdisc {kind} {:x}:", place.handle);
     if format.raw {
         // As `tc` does, without a blank between.
         let _ = write!(line, "[{:04x}0000]", place.handle);
@@ -79,7 +84,7 @@ pub fn first_line_as(place: &Place<'_>, config: &Config, format: Format) -> Stri
     if place.refcnt != 1 {
         let _ = write!(line, "refcnt {} ", place.refcnt);
     }
-    line + &options_as(config, format)
+    line
 }
 
 /// [`options_as`] without any of `tc`'s options.
