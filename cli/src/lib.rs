@@ -2,9 +2,17 @@
 //!
 //! Problem: text from people is the one input that no port checks first, so it must be possible to test
 //! and fuzz what reads it without starting anything.
-//! Law: pure functions from text to configurations and back; nothing here opens, prints or waits.
+//! Law: pure functions from text to configurations and back; nothing here opens, prints or waits, but for [`doctor`],
+//! which is there to look at the machine.
 //! Left out: the command itself (`main.rs` and what it names).
 
+pub mod class;
+pub mod doctor;
+pub mod json;
+pub mod manual;
+pub mod pass_through;
+#[cfg(test)]
+mod recorded;
 pub mod show;
 pub mod value;
 pub mod words;

@@ -3,15 +3,18 @@
 //! Problem: people know these lines by heart and scripts take them apart by column.
 //! Source: spec §11.5 (first line) and §11.6 (statistics), `cli/tests/data/tc_show.json`.
 //! Law: what is printed can be typed again: the words of the first line are words of `words`.
-//! Left out: JSON, classes. What only ucake counts is not among these lines, but for the line of [`runs`],
-//! which stands below them where `tc` has no word for what is configured.
+//! Left out: JSON (`json`), classes (`class`). What only ucake counts stands below `tc`'s lines, with `-d` only, but
+//! for the line of [`runs`], which also stands there where `tc` has no word for what is configured.
 
 use std::fmt::Write as _;
 
 use ucake::qdisc::{AckFilter, Config, LinkLayer, MinMax, Overhead, SplitGso, Stats, TinStats};
-use ucake::units::MemSize;
+use ucake::units::{MemSize, Rate};
 
 use crate::value;
+
+/// Queues of other instances on the same device (`cake_mq`), of which there are none.
+pub(crate) const ACTIVE_QUEUES: u32 = 0;
 
 /// Where an instance hangs, as the first line says it.
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +27,56 @@ pub struct Place<'a> {
     pub refcnt: u32,
 }
 
-/// `tc qdisc show`: one line, with the blank at its end and without a line feed.
+/// What `tc`'s options change about its answers; none of them by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Format {
+    /// `-s`: with statistics.
+    pub statistics: bool,
+    /// `-d`: with what only ucake counts. For `tc` it changes nothing about a CAKE.
+    pub details: bool,
+    /// `-iec`: rates in units of 1024. Sizes have them anyway, and JSON has no units.
+    pub iec: bool,
+    /// `-r`: with the handle in hexadecimal digits besides.
+    pub raw: bool,
+}
+
+impl Format {
+    /// Writes a rate as asked for.
+    pub(crate) fn rate(self, rate: Rate) -> String {
+        if self.iec { value::rate_iec(rate) } else { value::rate(rate) }
+    }
+}
+
+/// `tc qdisc show`, whole: the first line, the statistics with `-s`, what only ucake counts with `-d`.
+pub fn qdisc(place: &Place<'_>, config: &Config, stats: &Stats, format: Format) -> String {
+    let mut text = first_line_as(place, config, format) + "\n";
+    if format.statistics {
+        text.push_str(&statistics_as(stats, format));
+    }
+    if format.details {
+        text.push_str(&details(stats));
+    }
+    text
+}
+
+/// [`first_line_as`] without any of `tc`'s options.
 pub fn first_line(place: &Place<'_>, config: &Config) -> String {
-    let mut line = format!("qdisc cake {:x}: ", place.handle);
+    first_line_as(place, config, Format::default())
+}
+
+/// `tc qdisc show`: one line, with the blank at its end and without a line feed.
+pub fn first_line_as(place: &Place<'_>, config: &Config, format: Format) -> String {
+    head("cake", place, format) + &options_as(config, format)
+}
+
+/// How the first line of any discipline starts, up to the blank before its options.
+pub(crate) fn head(kind: &str, place: &Place<'_>, format: Format) -> String {
+    let mut line = format!("qdisc {kind} {:x}:", place.handle);
+    if format.raw {
+        // As `tc` does, without a blank between.
+        let _ = write!(line, "[{:04x}0000]", place.handle);
+    }
+    line.push(' ');
     if let Some(dev) = place.dev {
         let _ = write!(line, "dev {dev} ");
     }
@@ -34,13 +84,19 @@ pub fn first_line(place: &Place<'_>, config: &Config) -> String {
     if place.refcnt != 1 {
         let _ = write!(line, "refcnt {} ", place.refcnt);
     }
-    line + &options(config)
+    line
+}
+
+/// [`options_as`] without any of `tc`'s options.
+pub fn options(config: &Config) -> String {
+    options_as(config, Format::default())
 }
 
 /// The words that make `config` out of the defaults, with a blank after each.
-pub fn options(config: &Config) -> String {
+pub fn options_as(config: &Config, format: Format) -> String {
     let mut words = vec!["bandwidth".to_owned()];
-    words.push(config.shaped_rate().map_or_else(|| "unlimited".to_owned(), value::rate));
+    let rate = config.shaped_rate().map(|rate| format.rate(rate));
+    words.push(rate.unwrap_or_else(|| "unlimited".to_owned()));
     if config.autorate_ingress {
         words.push("autorate-ingress".to_owned());
     }
@@ -80,7 +136,7 @@ const fn ack_filter(mode: AckFilter) -> &'static str {
     }
 }
 
-const fn split_gso(policy: SplitGso) -> &'static str {
+pub(crate) const fn split_gso(policy: SplitGso) -> &'static str {
     match policy {
         SplitGso::Split => "split-gso",
         SplitGso::Whole => "no-split-gso",
@@ -106,8 +162,13 @@ fn overhead(overhead: &Overhead) -> Vec<String> {
     words
 }
 
-/// What `tc -s qdisc show` prints after the first line.
+/// [`statistics_as`] without any more of `tc`'s options.
 pub fn statistics(stats: &Stats) -> String {
+    statistics_as(stats, Format::default())
+}
+
+/// What `tc -s qdisc show` prints after the first line.
+pub fn statistics_as(stats: &Stats, format: Format) -> String {
     let mut text = format!(
         " Sent {} bytes {} pkt (dropped {}, overlimits {} requeues 0) \n",
         stats.sent_bytes, stats.sent_packets, stats.dropped, stats.overlimits
@@ -120,11 +181,10 @@ pub fn statistics(stats: &Stats) -> String {
     let rows = [
         format!(" backlog {backlog} {}p requeues 0", stats.queued_packets),
         format!(" memory used: {used} of {limit}"),
-        format!(" capacity estimate: {}", value::rate(stats.capacity_estimate)),
+        format!(" capacity estimate: {}", format.rate(stats.capacity_estimate)),
         format!(" min/max network layer size: {min:12} /{max:8}"),
         format!(" min/max overhead-adjusted size: {:8} /{:8}", adjusted.min, adjusted.max),
-        // Queues of other instances on the same device (`cake_mq`), of which there are none.
-        format!(" active queues: {:25}", 0),
+        format!(" active queues: {ACTIVE_QUEUES:25}"),
         format!(" average network hdr offset: {:12}", stats.average_network_offset),
     ];
     for row in rows {
@@ -132,7 +192,7 @@ pub fn statistics(stats: &Stats) -> String {
         text.push('\n');
     }
     text.push('\n');
-    tins(&mut text, &stats.tins);
+    tins(&mut text, &stats.tins, format);
     text.push('\n');
     text
 }
@@ -140,9 +200,17 @@ pub fn statistics(stats: &Stats) -> String {
 /// What only ucake counts, of an instance under `auto-split-gso`; nothing of others, so that what `tc`
 /// can configure looks as `tc` shows it.
 pub fn runs(config: &Config, stats: &Stats) -> String {
-    if config.split_gso != SplitGso::Auto {
-        return String::new();
-    }
+    if config.split_gso == SplitGso::Auto { runs_line(stats) } else { String::new() }
+}
+
+/// What only ucake counts: the line of [`runs`] whatever the configuration, and what the clock did.
+pub fn details(stats: &Stats) -> String {
+    let Stats { catch_up_capped, clock_went_back, .. } = stats;
+    let clock = format!(" catch-up capped {catch_up_capped}, clock went back {clock_went_back}\n");
+    runs_line(stats) + &clock
+}
+
+fn runs_line(stats: &Stats) -> String {
     format!(
         " runs {} (mean {:.1} packets, largest {}), wake-ups late by {}\n",
         stats.runs,
@@ -153,40 +221,41 @@ pub fn runs(config: &Config, stats: &Stats) -> String {
 }
 
 /// One row of the table of tins: its label and how a tin's value is printed.
-type Row = (&'static str, fn(&TinStats) -> String);
+type Row = (&'static str, fn(&TinStats, Format) -> String);
 
 /// The rows in order (spec §11.6).
 const ROWS: [Row; 20] = [
-    ("thresh", |tin| value::rate(tin.threshold)),
-    ("target", |tin| value::time(tin.target)),
-    ("interval", |tin| value::time(tin.interval)),
-    ("pk_delay", |tin| value::time(tin.peak_delay)),
-    ("av_delay", |tin| value::time(tin.average_delay)),
-    ("sp_delay", |tin| value::time(tin.base_delay)),
-    ("backlog", |tin| value::size(tin.backlog.bytes().into())),
-    ("pkts", |tin| tin.packets.to_string()),
-    ("bytes", |tin| tin.bytes.to_string()),
-    ("way_inds", |tin| tin.way_indirect_hits.to_string()),
-    ("way_miss", |tin| tin.way_misses.to_string()),
-    ("way_cols", |tin| tin.way_collisions.to_string()),
-    ("drops", |tin| tin.drops.to_string()),
-    ("marks", |tin| tin.marks.to_string()),
-    ("ack_drop", |tin| tin.ack_drops.to_string()),
-    ("sp_flows", |tin| tin.sparse_flows.to_string()),
-    ("bk_flows", |tin| tin.bulk_flows.to_string()),
-    ("un_flows", |tin| tin.unresponsive_flows.to_string()),
-    ("max_len", |tin| tin.max_packet_len.to_string()),
-    ("quantum", |tin| tin.flow_quantum.to_string()),
+    ("thresh", |tin, format| format.rate(tin.threshold)),
+    ("target", |tin, _| value::time(tin.target)),
+    ("interval", |tin, _| value::time(tin.interval)),
+    ("pk_delay", |tin, _| value::time(tin.peak_delay)),
+    ("av_delay", |tin, _| value::time(tin.average_delay)),
+    ("sp_delay", |tin, _| value::time(tin.base_delay)),
+    ("backlog", |tin, _| value::size(tin.backlog.bytes().into())),
+    ("pkts", |tin, _| tin.packets.to_string()),
+    ("bytes", |tin, _| tin.bytes.to_string()),
+    ("way_inds", |tin, _| tin.way_indirect_hits.to_string()),
+    ("way_miss", |tin, _| tin.way_misses.to_string()),
+    ("way_cols", |tin, _| tin.way_collisions.to_string()),
+    ("drops", |tin, _| tin.drops.to_string()),
+    ("marks", |tin, _| tin.marks.to_string()),
+    ("ack_drop", |tin, _| tin.ack_drops.to_string()),
+    ("sp_flows", |tin, _| tin.sparse_flows.to_string()),
+    ("bk_flows", |tin, _| tin.bulk_flows.to_string()),
+    ("un_flows", |tin, _| tin.unresponsive_flows.to_string()),
+    ("max_len", |tin, _| tin.max_packet_len.to_string()),
+    ("quantum", |tin, _| tin.flow_quantum.to_string()),
 ];
 
-fn tins(text: &mut String, tins: &[TinStats]) {
+fn tins(text: &mut String, tins: &[TinStats], format: Format) {
     let row = |label: &str, cells: Vec<String>| {
         let cells: String = cells.iter().map(|cell| format!(" {cell:>12}")).collect();
         format!("{label:<10}{cells}\n")
     };
     text.push_str(&row("", titles(tins.len())));
     for (label, cell) in ROWS {
-        text.push_str(&row(&format!("  {label}"), tins.iter().map(cell).collect()));
+        let cells = tins.iter().map(|tin| cell(tin, format)).collect();
+        text.push_str(&row(&format!("  {label}"), cells));
     }
 }
 
@@ -204,27 +273,15 @@ fn titles(count: usize) -> Vec<String> {
 mod tests {
     use proptest::prelude::*;
     use serde_json::Value as Json;
-    use ucake::qdisc::{Cake, Change, Diffserv, Entropy, Isolation};
+    use ucake::qdisc::{Cake, Diffserv, Entropy, Isolation};
     use ucake::sim::SimFrame;
     use ucake::time::Span;
-    use ucake::units::{FrameLen, Rate};
+    use ucake::units::FrameLen;
 
     use super::*;
+    use crate::recorded::{self, DIFFERENT, config, golden};
+    use crate::words::table::{self, Value};
     use crate::words::{Mechanisms, parse_with};
-
-    /// What Linux and `tc` answered, case by case.
-    fn golden() -> Vec<Json> {
-        let text = include_str!("../tests/data/tc_show.json");
-        let file: Json = serde_json::from_str(text).expect("the golden file is JSON");
-        file["cases"].as_array().expect("the golden file has cases").clone()
-    }
-
-    /// The words whose meaning differs from `tc`'s on purpose.
-    const DIFFERENT: [&str; 1] = ["bandwidth 7bit"];
-
-    fn config(line: &str) -> Config {
-        Config::default().changed_by(&parse_with(Mechanisms::All, line).expect(line))
-    }
 
     /// The cells of one row of the text of `-s`.
     fn cells(text: &str, label: &str) -> Vec<String> {
@@ -356,6 +413,33 @@ mod tests {
     }
 
     #[test]
+    fn text_is_that_of_tc_to_the_byte_with_each_of_its_options() {
+        let mut compared = 0;
+        for case in recorded::shown().iter().filter(|case| case.has("qdisc") && !case.has("-j")) {
+            let dev = (!case.has("dev")).then_some("d0");
+            let place = Place { handle: 0x8001, dev, refcnt: 2 };
+            let ours = qdisc(&place, &case.config(), &case.stats(), case.format());
+            // Before it may stand a device without a CAKE.
+            let at = case.stdout.find("qdisc cake").expect("it has one");
+            assert_eq!(ours, case.stdout[at..], "{} {}", case.words, case.command);
+            compared += 1;
+        }
+        assert!(compared > 50, "{compared}");
+    }
+
+    #[test]
+    fn details_follow_what_tc_prints() {
+        let place = Place { handle: 0x8001, dev: None, refcnt: 2 };
+        let stats = Stats { runs: 2_000, catch_up_capped: 3, ..example() };
+        let format = Format { statistics: true, ..Format::default() };
+        let plain = qdisc(&place, &config(""), &stats, format);
+        let full = qdisc(&place, &config(""), &stats, Format { details: true, ..format });
+        let expected = " runs 2000 (mean 20.9 packets, largest 0b), wake-ups late by 0us\n \
+                        catch-up capped 3, clock went back 0\n";
+        assert_eq!(full, plain + expected);
+    }
+
+    #[test]
     fn our_words_and_our_line_are_shown_where_they_were_used_only() {
         assert!(options(&config("auto-split-gso")).contains(" auto-split-gso rtt 100ms "));
         let words = "auto-split-gso burst 1ms rtt-step 0us ";
@@ -437,10 +521,29 @@ mod tests {
         })
     }
 
-    /// Any words in any order, with values that can be read.
+    /// Any word, with a value that the digits of `show` can express.
+    fn any_word() -> impl Strategy<Value = String> {
+        let words: Vec<_> = table::words().collect();
+        let choices = (prop::sample::select(words), 1_u32..1_000, 0_usize..3, any::<u32>());
+        choices.prop_map(|(word, number, unit, any)| {
+            let value = match word.value {
+                Value::Nothing => return word.name.to_owned(),
+                Value::Rate => format!("{number}{}", ["kbit", "mbit", "gbit"][unit]),
+                Value::Time => format!("{number}{}", ["us", "ms", "s"][unit]),
+                Value::Size => format!("{}{}", number - 1, ["k", "kb", "mb"][unit]),
+                Value::Integer { min, max } => {
+                    let span = u32::from(max.abs_diff(min)) + 1;
+                    (i64::from(min) + i64::from(any % span)).to_string()
+                }
+                Value::Mask => format!("{:#x}", if unit == 0 { 0 } else { any }),
+            };
+            format!("{} {value}", word.name)
+        })
+    }
+
+    /// Any words in any order.
     fn any_line() -> impl Strategy<Value = String> {
-        let word = prop::sample::select(crate::words::examples());
-        prop::collection::vec(word, 0..12).prop_map(|words| words.join(" "))
+        prop::collection::vec(any_word(), 0..12).prop_map(|words| words.join(" "))
     }
 
     proptest! {
@@ -452,11 +555,18 @@ mod tests {
         }
 
         #[test]
-        fn what_any_words_show_is_shown_again_by_the_words_shown(line in any_line()) {
+        fn the_words_that_any_words_show_make_the_same_configuration(line in any_line()) {
             let Ok(change) = parse_with(Mechanisms::All, &line) else { return Ok(()) };
-            let shown = options(&Config::default().changed_by(&change));
-            let again: Change = parse_with(Mechanisms::All, &shown).expect(&shown);
-            prop_assert_eq!(options(&Config::default().changed_by(&again)), shown);
+            let config = Config::default().changed_by(&change);
+            for format in [Format::default(), Format { iec: true, ..Format::default() }] {
+                // Units of 1024 do not express every rate, but what they express they express again.
+                let shown = options_as(&config, format);
+                let again = recorded::config(&shown);
+                if !format.iec {
+                    prop_assert_eq!(again, config, "{}", shown);
+                }
+                prop_assert_eq!(options_as(&again, format), shown);
+            }
         }
 
         #[test]

@@ -195,14 +195,24 @@ fn split_hexadecimal(text: &str) -> Option<(f64, &str)> {
 
 /// Writes a rate as `tc` does: `20Mbit`, `93744bit`, `987654Kbit`.
 pub fn rate(rate: Rate) -> String {
+    rate_in(rate, 1_000, "")
+}
+
+/// Writes a rate as `tc -iec` does: `20Mibit`, `93744bit`, `19531Kibit`.
+pub fn rate_iec(rate: Rate) -> String {
+    rate_in(rate, 1_024, "i")
+}
+
+fn rate_in(rate: Rate, step: u64, infix: &str) -> String {
     let mut bits = rate.bits();
-    let mut unit = "";
+    let mut unit = String::new();
     for next in ["K", "M", "G", "T"] {
-        if bits < 1_000 || (!bits.is_multiple_of(1_000) && bits < 1_000_000) {
+        // Below a thousand steps nothing may be lost; above, at most three digits stay.
+        if bits < step || (!bits.is_multiple_of(step) && bits < 1_000 * step) {
             break;
         }
-        bits /= 1_000;
-        unit = next;
+        bits /= step;
+        unit = format!("{next}{infix}");
     }
     format!("{bits}{unit}bit")
 }
@@ -436,6 +446,13 @@ mod tests {
         ];
         for (bits, expected) in table {
             assert_eq!(rate(Rate::from_bits(bits)), expected);
+        }
+    }
+
+    #[test]
+    fn rates_in_units_of_1024_are_written_as_tc_does() {
+        for (bits, expected) in crate::recorded::iec_rates() {
+            assert_eq!(rate_iec(Rate::from_bits(bits)), expected, "{bits}");
         }
     }
 

@@ -15,24 +15,9 @@
 //! a time of more than 32 bits of microseconds, which `tc` wraps around.
 
 mod parse;
-mod table;
+pub mod table;
 
 #[cfg(test)]
 pub use parse::{Mechanisms, parse_with};
 pub use parse::{WordError, parse_line};
 pub use table::help;
-
-/// Every word once with a value that can be read, for tests.
-#[cfg(test)]
-pub fn examples() -> Vec<String> {
-    use table::Value;
-    let example = |word: &table::Word| match word.value {
-        Value::Nothing => word.name.to_owned(),
-        Value::Rate => format!("{} 19.3mbit", word.name),
-        Value::Time => format!("{} 33ms", word.name),
-        Value::Size => format!("{} 3mb", word.name),
-        Value::Integer { .. } => format!("{} 44", word.name),
-        Value::Mask => format!("{} 0xf0", word.name),
-    };
-    table::words().map(example).collect()
-}

@@ -358,6 +358,12 @@ pub fn find(spelling: &str) -> Option<&'static Word> {
     words().find(|word| word.name == spelling || word.synonym == Some(spelling))
 }
 
+/// How values are written.
+pub const UNITS: &str = "\
+Rates: a number with bit, kbit, mbit, gbit, tbit (1000s), kibit, mibit … (1024s); the same
+with bps are BYTES per second: 20mbps is 160mbit. Times: us, ms, s. Sizes: k, m, g (1024s).
+A unit follows its number without a space: 20mbit.";
+
 /// The table as text.
 pub fn help() -> String {
     let mut text = String::new();
@@ -378,10 +384,5 @@ pub fn help() -> String {
         }
         text.push('\n');
     }
-    text.push_str(
-        "Rates: a number with bit, kbit, mbit, gbit, tbit (1000s), kibit, mibit … (1024s); the same\n\
-         with bps are BYTES per second: 20mbps is 160mbit. Times: us, ms, s. Sizes: k, m, g (1024s).\n\
-         A unit follows its number without a space: 20mbit.\n",
-    );
-    text
+    text + UNITS + "\n"
 }

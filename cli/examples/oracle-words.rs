@@ -1,0 +1,198 @@
+//! Word lists for `tests/oracle/tc`, and what ucake makes of them beside what Linux and `tc` made.
+//!
+//! `oracle-words lists COUNT SEED` prints random lists, one a line; `oracle-words compare FILE` reads what was answered
+//! (blocks of lines as `tests/oracle/tc` writes them) and prints each difference. Exit status 1: there are some.
+
+use std::process::ExitCode;
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::{Config as RunnerConfig, RngAlgorithm, TestRng, TestRunner};
+use ucake::qdisc::{Cake, Config, Entropy};
+use ucake::sim::SimFrame;
+use ucake::units::FrameLen;
+use ucake_cli::show::{Format, Place};
+use ucake_cli::words::table::{self, Value};
+use ucake_cli::{json, show, words};
+
+/// Ethernet header and MTU of the device that `tc` was asked about.
+const LARGEST_FRAME: FrameLen = FrameLen(1514);
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["lists", count, seed] => {
+            let number = |text: &str| text.parse::<u32>().expect("a number");
+            lists(number(count), number(seed));
+            ExitCode::SUCCESS
+        }
+        ["compare", file] => compare(&std::fs::read_to_string(file).expect("a readable file")),
+        _ => {
+            eprintln!("usage: oracle-words lists COUNT SEED | compare FILE");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn lists(count: u32, seed: u32) {
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(RunnerConfig::default(), rng);
+    let list = prop::collection::vec(word(), 0..7).prop_map(|words| words.join(" "));
+    for _ in 0..count {
+        println!("{}", list.new_tree(&mut runner).expect("nothing is rejected").current());
+    }
+}
+
+/// A word with a value; one in twenty is not meant to be understood.
+fn word() -> impl Strategy<Value = String> {
+    // `nat` is refused here; see docs/CLI.md.
+    let known: Vec<_> = table::words().filter(|word| word.supported).collect();
+    let fine = (prop::sample::select(known), 0_u32..2_000, 0_usize..8, any::<u32>()).prop_map(
+        |(word, number, unit, any)| {
+            let spelling = word.synonym.filter(|_| any % 2 == 0).unwrap_or(word.name);
+            let value = match word.value {
+                Value::Nothing => return spelling.to_owned(),
+                Value::Rate => {
+                    let units = ["bps", "kbit", "kbps", "mbit", "Mibit", "kibit", "gbit", "MBps"];
+                    format!("{}.{}{}", number + 1, any % 100, units[unit])
+                }
+                Value::Time => {
+                    let units = ["", "us", "ms", "s", "usecs", "msec", "sec", "usec"];
+                    format!("{number}.{}{}", any % 100, units[unit])
+                }
+                Value::Size => {
+                    let units = ["", "b", "k", "kb", "mb", "m", "kbit", "mbit"];
+                    format!("{}{}", number + 1, units[unit])
+                }
+                Value::Integer { min, max } => {
+                    let span = u32::from(max.abs_diff(min)) + 1;
+                    (i64::from(min) + i64::from(any % span)).to_string()
+                }
+                Value::Mask if unit < 4 => format!("{any:#x}"),
+                Value::Mask => any.to_string(),
+            };
+            format!("{spelling} {value}")
+        },
+    );
+    let odd = prop::sample::select(vec![
+        "bestefort",
+        "bandwidth 5M",
+        "bandwidth -5mbit",
+        "rtt 5x",
+        "overhead 257",
+        "overhead -65",
+        "mpu 257",
+        "mpu -1",
+        "memlimit 5g",
+        "memlimit x",
+        "fwmark zz",
+        "Ethernet",
+        "5mbit",
+        "rtt",
+        "bandwidth",
+        "overhead 0x10",
+    ]);
+    // Words that are ours alone `tc` does not know, and would call so.
+    let ours = ["auto-split-gso", "burst", "rtt-step"];
+    prop_oneof![19 => fine, 1 => odd.prop_map(str::to_owned)].prop_map(move |word| {
+        if ours.iter().any(|ours| word.starts_with(ours)) { "lan".into() } else { word }
+    })
+}
+
+/// What `tc` answered about one list.
+#[derive(Default)]
+struct Answer<'a> {
+    words: &'a str,
+    handle: u16,
+    done: bool,
+    stderr: &'a str,
+    text: String,
+    json: &'a str,
+}
+
+fn compare(file: &str) -> ExitCode {
+    let (mut equal, mut different, mut done) = (0_u32, 0_u32, 0_u32);
+    for answer in answers(file) {
+        done += u32::from(answer.done);
+        match difference(&answer) {
+            None => equal += 1,
+            Some(text) => {
+                different += 1;
+                println!("words: {}\n{text}", answer.words);
+            }
+        }
+    }
+    println!("{equal} equal ({done} accepted in all), {different} different");
+    ExitCode::from(u8::from(different > 0 || equal == 0))
+}
+
+/// Blocks of lines: `words`, `handle`, `exit` and `stderr` with their values, `json` with the one line that `tc` printed,
+/// `text` with the lines that follow it up to `end`.
+fn answers(file: &str) -> Vec<Answer<'_>> {
+    let mut answers = Vec::new();
+    let mut lines = file.lines();
+    while let Some(line) = lines.next() {
+        let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+        if key == "words" {
+            answers.push(Answer { words: value, ..Answer::default() });
+            continue;
+        }
+        let answer = answers.last_mut().expect("a block starts with its words");
+        match key {
+            "handle" => answer.handle = u16::from_str_radix(value, 16).expect("a handle"),
+            "exit" => answer.done = value == "0",
+            "stderr" => answer.stderr = value,
+            "json" => answer.json = value,
+            "text" => {
+                answer.text = lines
+                    .by_ref()
+                    .take_while(|line| *line != "end")
+                    .map(|line| format!("{line}\n"))
+                    .collect();
+            }
+            _ => panic!("what is {line}?"),
+        }
+    }
+    answers
+}
+
+/// How ucake differs, in words and lines; nothing where it does not, or says in docs/CLI.md that it does.
+fn difference(answer: &Answer<'_>) -> Option<String> {
+    let change = match words::parse_line(answer.words) {
+        Ok(change) => change,
+        Err(error) => return refusal(answer, &error.to_string()),
+    };
+    if !answer.done {
+        return Some(format!("  ucake accepts it, tc says: {}", answer.stderr));
+    }
+    let config = Config::default().changed_by(&change);
+    let cake: Cake<SimFrame> = Cake::new(config, LARGEST_FRAME, Entropy::from_seed(1));
+    let place = Place { handle: answer.handle, dev: None, refcnt: 2 };
+    let format = Format { statistics: true, ..Format::default() };
+    let text = show::qdisc(&place, &config, &cake.stats(), format);
+    let object = json::print(&[json::qdisc(&place, &config, &cake.stats(), format)], false);
+    let pairs = text.lines().zip(answer.text.lines()).chain([(object.trim_end(), answer.json)]);
+    let lines: String = pairs
+        .filter(|(ours, theirs)| ours != theirs)
+        .map(|(ours, theirs)| format!("  ucake: {ours}\n  tc:    {theirs}\n"))
+        .collect();
+    let whole = text.lines().count() == answer.text.lines().count();
+    (!lines.is_empty() || !whole).then_some(lines)
+}
+
+fn refusal(answer: &Answer<'_>, message: &str) -> Option<String> {
+    let first = message.lines().next().unwrap_or_default();
+    // What docs/CLI.md says we refuse and `tc` takes.
+    let on_purpose = first.contains("valid range is -64 to 256") && message.contains("add up to")
+        || first == "Illegal \"rtt\""
+        || first == "Illegal \"bandwidth\"";
+    match answer.done {
+        true if on_purpose => None,
+        true => Some(format!("  tc accepts it, ucake says: {message}")),
+        // `tc` prints a backslash and an n where it means a line feed.
+        false if answer.stderr.trim_end_matches("\\n") == first => None,
+        false => Some(format!("  ucake: {first}\n  tc:    {}", answer.stderr)),
+    }
+}
