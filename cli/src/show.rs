@@ -576,4 +576,11 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn rates_in_units_of_1024_are_written_as_tc_does() {
+        for (bits, expected) in recorded::iec_rates() {
+            assert_eq!(value::rate_iec(Rate::from_bits(bits)), expected, "{bits}");
+        }
+    }
 }

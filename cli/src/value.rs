@@ -450,13 +450,6 @@ mod tests {
     }
 
     #[test]
-    fn rates_in_units_of_1024_are_written_as_tc_does() {
-        for (bits, expected) in crate::recorded::iec_rates() {
-            assert_eq!(rate_iec(Rate::from_bits(bits)), expected, "{bits}");
-        }
-    }
-
-    #[test]
     fn times_are_written_with_three_digits() {
         let table = [
             (0, "0us"),
