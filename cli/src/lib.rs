@@ -5,6 +5,9 @@
 //! Law: pure functions from text to configurations and back; nothing here opens, prints or waits.
 //! Left out: the command itself (`main.rs` and what it names).
 
+pub mod egress;
+pub mod protocol;
 pub mod show;
+pub mod tc;
 pub mod value;
 pub mod words;

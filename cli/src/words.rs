@@ -19,7 +19,7 @@ mod table;
 
 #[cfg(test)]
 pub use parse::{Mechanisms, parse_with};
-pub use parse::{WordError, parse_line};
+pub use parse::{Problem, WordError, parse_line};
 pub use table::help;
 
 /// Every word once with a value that can be read, for tests.
