@@ -276,6 +276,7 @@ fn read<T: for<'de> Deserialize<'de>>(line: &[u8], what: &str) -> Result<T, Stri
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use ucake::qdisc::{Cake, Entropy};
     use ucake::sim::SimFrame;
     use ucake::time::Instant;
@@ -363,5 +364,30 @@ mod tests {
         }
         assert!(read_request(&[0xff, 0, 0xfe]).is_err());
         assert!(read_request("[".repeat(100_000).as_bytes()).is_err(), "depth is bounded");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_request_or_are_refused(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            cut in 0..120_usize,
+            place in 0..120_usize,
+            byte in any::<u8>(),
+        ) {
+            let _ = read_request(&bytes);
+            // Most lines of the kind above are no JSON; one damaged place is harder.
+            let order = Order {
+                verb: Verb::Add,
+                port: "wan0".into(),
+                handle: Some(7),
+                words: "bandwidth 5mbit".into(),
+            };
+            let mut line = write_request(&Request::Apply(order)).into_bytes();
+            if let Some(damaged) = line.get_mut(place) {
+                *damaged = byte;
+            }
+            line.truncate(cut);
+            let _ = read_request(&line);
+        }
     }
 }

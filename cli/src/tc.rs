@@ -398,6 +398,8 @@ fn batch_words(line: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn split(line: &str) -> Vec<String> {
@@ -520,5 +522,26 @@ mod tests {
         let expected = [(3, "qdisc show"), (4, "qdisc add dev wan0 cake"), (7, "qdisc sh")];
         assert_eq!(batch(text), expected.map(|(number, line)| (number, split(line))));
         assert!(batch("\\").is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_words_are_a_command_or_are_refused(
+            words in proptest::collection::vec(
+                prop_oneof![
+                    "[ -~]{0,6}", Just("qdisc".to_owned()), Just("add".to_owned()), Just("dev".to_owned()),
+                    Just("handle".to_owned()), Just("cake".to_owned()), Just("-s".to_owned()), "\\PC{0,4}",
+                ],
+                0..8
+            )
+        ) {
+            let _ = is_tc(&words);
+            if let Ok((_, rest)) = options(&words)
+                && let Err(error) = command(&rest)
+            {
+                prop_assert!(!error.message.is_empty() && error.exit != 0);
+            }
+            let _ = batch(&words.join("\n"));
+        }
     }
 }
