@@ -33,6 +33,14 @@ pub(crate) enum ClientError {
         /// Why.
         source: io::Error,
     },
+    /// It answers and will not.
+    #[error("{} refuses: {message}", path.display())]
+    Refused {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
     /// It speaks otherwise.
     #[error("cannot understand the answer from {}: {message}", path.display())]
     Strange {
@@ -147,11 +155,16 @@ impl Client {
 
     /// An answer to another question, or a refusal where none is due.
     pub(crate) fn strange(&self, reply: &Reply) -> ClientError {
-        let message = match reply {
-            Reply::Refused(refusal) => refusal.message.clone(),
-            other => format!("{other:?}").chars().take(80).collect(),
-        };
-        ClientError::Strange { path: self.path.clone(), message }
+        let path = self.path.clone();
+        match reply {
+            Reply::Refused(refusal) => {
+                ClientError::Refused { path, message: refusal.message.clone() }
+            }
+            other => {
+                let message = format!("{other:?}").chars().take(80).collect();
+                ClientError::Strange { path, message }
+            }
+        }
     }
 }
 

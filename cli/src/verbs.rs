@@ -109,27 +109,40 @@ fn show(
         Some(dev) => vec![owner(dev, options, by_its_name)?],
         None => Client::all(options.control.as_deref())?,
     };
-    let mut all = Vec::new();
+    let (mut all, mut failed) = (Vec::new(), None);
     for mut client in clients {
         let port = dev.map(str::to_owned);
-        match client.ask(&Request::Show { port, queues })? {
-            Reply::Shown { disciplines } => all.extend(disciplines),
-            Reply::Refused(refusal) => return Err(refusal.into()),
-            other => return Err(client.strange(&other).into()),
+        let answer = client.ask(&Request::Show { port, queues }).map_err(Failure::from);
+        match answer {
+            Ok(Reply::Shown { disciplines }) => all.extend(disciplines),
+            Ok(Reply::Refused(refusal)) => failed = Some(refusal.into()),
+            Ok(other) => failed = Some(client.strange(&other).into()),
+            Err(failure) => failed = Some(failure),
         }
     }
-    Ok(all)
+    // One that is in trouble does not hide the others.
+    if all.is_empty() { failed.map_or(Ok(all), Err) } else { Ok(all) }
 }
 
 /// Whoever has this port.
 fn owner(dev: &str, options: &Options, by_its_name: bool) -> Result<Client, Failure> {
-    let mut known = Vec::new();
+    let (mut known, mut failed) = (Vec::new(), None);
     for mut client in Client::all(options.control.as_deref())? {
-        let ports = client.ports()?;
+        let ports = match client.ports() {
+            Ok(ports) => ports,
+            // One that is in trouble does not hide the others.
+            Err(error) => {
+                failed = Some(error);
+                continue;
+            }
+        };
         if ports.iter().any(|line| line.port == dev || line.device == dev) {
             return Ok(client);
         }
         known.extend(ports.into_iter().map(|line| line.port));
+    }
+    if let Some(error) = failed {
+        return Err(error.into());
     }
     let elsewhere =
         if by_its_name { "; this is ucake: for other devices call the system's tc" } else { "" };

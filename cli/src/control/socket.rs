@@ -1,12 +1,13 @@
 //! Where the socket is, who may use it, and what to do about one that is there already.
 
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::UnixListener;
 use tracing::info;
@@ -71,6 +72,7 @@ impl Drop for Socket {
 /// Another process answers there, something else is there, there is no such group, or the system refuses.
 pub(crate) fn open(path: &Path, group: Option<&str>) -> Result<Socket, SocketError> {
     let gid = group.map(group_id).transpose()?;
+    let _lock = lock_directory(path);
     make_room(path)?;
     let system = |source| SocketError::System { path: path.to_owned(), source };
     let listener = bind(path, gid).map_err(system)?;
@@ -92,15 +94,31 @@ pub(crate) fn open_default(group: Option<&str>) -> Result<Socket, SocketError> {
             outcome => outcome.map_err(system)?,
         }
     }
+    sweep(directory);
     match open(&directory.join(DEFAULT_NAME), group) {
         Err(SocketError::Live(_)) => {
             open(&directory.join(format!("control-{}.sock", std::process::id())), group)
         }
-        // Another ucake was faster between our look and our bind.
-        Err(SocketError::System { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
-            open(&directory.join(format!("control-{}.sock", std::process::id())), group)
-        }
         outcome => outcome,
+    }
+}
+
+/// Holds up other ucakes that want a socket in the same directory until the file is dropped: one that is bound
+/// and does not listen yet looks as if a dead process had left it. Where the directory cannot be locked, that
+/// is a risk of microseconds.
+fn lock_directory(path: &Path) -> Option<File> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = File::open(parent.unwrap_or(Path::new("."))).ok()?;
+    flock(&directory, FlockOperation::LockExclusive).ok()?;
+    Some(directory)
+}
+
+/// Removes what dead processes left in the usual directory.
+fn sweep(directory: &Path) {
+    let _lock = lock_directory(&directory.join(DEFAULT_NAME));
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        // What is alive, is no socket, or may not be removed stays.
+        let _ = make_room(&entry.path());
     }
 }
 
@@ -209,6 +227,19 @@ mod tests {
         let second = open(&path, None).expect("nobody answers");
         UnixStream::connect(&path).expect("it listens");
         drop(second);
+    }
+
+    #[test]
+    fn what_dead_processes_left_goes_and_the_rest_stays() {
+        let directory = Directory::new("sweep");
+        let [dead, live, file] =
+            ["control-1.sock", "control-2.sock", "file"].map(|name| directory.0.join(name));
+        drop(StdListener::bind(&dead).expect("there is nothing"));
+        let listener = StdListener::bind(&live).expect("there is nothing");
+        fs::write(&file, "precious").expect("a file");
+        sweep(&directory.0);
+        assert_eq!([dead, live, file].map(|path| path.exists()), [false, true, true]);
+        drop(listener);
     }
 
     #[test]
