@@ -25,6 +25,7 @@ pub struct Instant(i64);
 
 /// A signed span of time in nanoseconds.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Span(i64);
 
 impl Instant {

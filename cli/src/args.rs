@@ -25,6 +25,10 @@ pub(crate) struct Args {
 }
 
 const EXIT_CODES: &str = "\
+As tc does, against a running ucake:
+  ucake [-s] [-d] qdisc show|add|replace|change|del [dev PORT] [root] [handle H:] [cake WORDS]
+  ucake class show dev PORT     ucake monitor     ucake -batch FILE|-     more: ucake qdisc help
+
 Exit status: 0 done, 1 refused by the system, 2 bad usage, 130 stopped by a signal before the end.
 RUST_LOG=info (or debug, trace) shows what happens, on standard error.";
 
@@ -45,7 +49,8 @@ pub(crate) enum Command {
 /// have no addresses of its own, or the host answers besides forwarding. Set each direction a little slower than what the link really
 /// carries: the queue then stands here, where it is managed.
 ///
-/// SIGUSR1 prints the statistics of both directions, SIGINT and SIGTERM print them and stop.
+/// While it runs, "ucake qdisc" shows and changes both directions, as tc does. SIGUSR1 prints the statistics of
+/// both, SIGINT and SIGTERM print them and stop.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = RUN_EXAMPLES, after_long_help = run_help())]
 pub(crate) struct RunArgs {
@@ -67,6 +72,12 @@ pub(crate) struct RunArgs {
     /// When a port sends what it was given
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = Bell::Batch)]
     pub(crate) doorbell: Bell,
+    /// Socket to be shown and changed through; /run/ucake/control.sock if that can be had
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+    /// Group that may use it, besides the owner
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) control_group: Option<String>,
 }
 
 /// Which frames are joined.
@@ -251,6 +262,14 @@ impl PortName {
     pub(crate) fn device(&self) -> &str {
         let (Self::Tap(device) | Self::Packet(device)) = self;
         device
+    }
+
+    /// A port of this kind on another device: a name such as `lan%d` becomes what the kernel made of it.
+    pub(crate) fn with_device(&self, device: &str) -> Self {
+        match self {
+            Self::Tap(_) => Self::Tap(device.to_owned()),
+            Self::Packet(_) => Self::Packet(device.to_owned()),
+        }
     }
 }
 

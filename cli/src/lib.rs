@@ -8,11 +8,14 @@
 
 pub mod class;
 pub mod doctor;
+pub mod egress;
 pub mod json;
 pub mod manual;
 pub mod pass_through;
+pub mod protocol;
 #[cfg(test)]
 mod recorded;
 pub mod show;
+pub mod tc;
 pub mod value;
 pub mod words;

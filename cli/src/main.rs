@@ -1,15 +1,19 @@
 //! The `ucake` command.
 //!
 //! Words and their meaning, numbers, and what is printed are in the library of this package, `ucake_cli`;
-//! `run` and `lab` are what there is to do.
+//! `run` and `lab` are what there is to do, and what `tc` does (`verbs`) to a `run` that runs.
 
 mod args;
+mod client;
+mod control;
 mod interrupt;
 mod lab;
 mod run;
+mod verbs;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -20,8 +24,16 @@ use ucake::io::{packet_socket, tap};
 use ucake::qdisc::Entropy;
 
 use args::{Args, Command};
+use ucake_cli::tc;
 
 fn main() -> ExitCode {
+    let words: Vec<String> =
+        std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let (program, words) = words.split_first().map_or(("", &[][..]), |(name, rest)| (name, rest));
+    let by_its_name = Path::new(program).file_name().is_some_and(|name| name == "tc");
+    if by_its_name || tc::is_tc(words) {
+        return verbs::main(words, by_its_name);
+    }
     let args = Args::parse();
     log_to_stderr();
     let outcome = match &args.command {

@@ -15,11 +15,14 @@ use ucake::io::pool::FrameBuf;
 use ucake::io::port::{Counters, Port};
 use ucake::io::tap::TapOptions;
 use ucake::io::timer::Timer;
-use ucake::qdisc::{Cake, Config};
+use ucake::qdisc::Config;
 use ucake::units::FrameLen;
+use ucake_cli::egress::Egress;
+use ucake_cli::protocol::Shown;
 
 use crate::args::{PortName, RunArgs, Words};
-use ucake_cli::show::{self, Place};
+use crate::control::{self, Control, Desk, Named, Socket};
+use crate::verbs;
 use ucake_cli::value;
 
 /// Bytes of an Ethernet header, which an MTU does not count.
@@ -29,16 +32,17 @@ const USUAL_MTU: u32 = 1500;
 /// Handles that the two instances are shown with, as `tc` numbers them.
 const FIRST_HANDLE: u16 = 0x8001;
 
-type CakeBridge = Bridge<Cake<FrameBuf>>;
+type Egresses = Bridge<Egress<FrameBuf>>;
 
 /// Shapes until a signal comes.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let devices = [&args.lan, &args.wan].map(open);
+    let devices = [open(&args.lan)?, open(&args.wan)?];
+    let socket = control_socket(args)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start")?;
-    runtime.block_on(shape(args, devices))?;
+    runtime.block_on(shape(args, devices, socket))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -82,11 +86,31 @@ impl Opened {
     }
 }
 
-async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<Opened>; 2]) -> anyhow::Result<()> {
-    let (lan, wan) = (lan?, wan?);
+/// The socket that was asked for, or else the usual one where it can be had.
+fn control_socket(args: &RunArgs) -> anyhow::Result<Option<Socket>> {
+    let group = args.control_group.as_deref();
+    match &args.control {
+        Some(path) => Ok(Some(control::open(path, group)?)),
+        // Who names a group wants a socket.
+        None if group.is_some() => Ok(Some(control::open_default(group)?)),
+        None => Ok(control::open_default(None)
+            .inspect_err(|error| warn!(%error, "going on without it; name another with --control"))
+            .ok()),
+    }
+}
+
+async fn shape(
+    args: &RunArgs,
+    [lan, wan]: [Opened; 2],
+    socket: Option<Socket>,
+) -> anyhow::Result<()> {
+    let names = [(&args.lan, &lan), (&args.wan, &wan)].map(|(name, opened)| {
+        let device = opened.name().to_owned();
+        Named { port: name.with_device(&device).to_string(), device }
+    });
     let cake = |words: &Words, egress: &Opened, handle| {
         let config = Config::default().changed_by(&words.change);
-        Cake::new(config, egress.largest_frame(), crate::secret()).with_handle(handle)
+        Egress::cake(config, handle, egress.largest_frame(), crate::secret())
     };
     let up = cake(&args.up, &wan, FIRST_HANDLE);
     let down = cake(&args.down, &lan, FIRST_HANDLE + 1);
@@ -97,18 +121,22 @@ async fn shape(args: &RunArgs, [lan, wan]: [anyhow::Result<Opened>; 2]) -> anyho
     bridge.set_doorbell(args.doorbell.into());
     let mut timer = Timer::new().context("cannot make a timer")?;
     let (commands, mut inbox) = mpsc::channel(4);
-    let signals = tokio::spawn(obey_signals(commands)?);
+    let desk = Desk::new(names.clone(), commands.clone(), FIRST_HANDLE + 2);
+    let control = socket.map(|socket| Control::start(socket, desk)).transpose()?;
+    let signals = tokio::spawn(obey_signals(commands, names.clone())?);
     info!(lan = %args.lan, wan = %args.wan, "shaping");
     let outcome = driver::run(&mut bridge, &mut timer, &mut inbox).await;
     signals.abort();
-    crate::print(&table(&mut bridge));
+    drop(control);
+    crate::print(&table(&mut bridge, &names));
     info!("stopped");
     Ok(outcome?)
 }
 
 /// What to do about signals, handlers in place. SIGUSR1: the table; SIGINT, SIGTERM: the end.
 fn obey_signals(
-    commands: mpsc::Sender<Command<Cake<FrameBuf>>>,
+    commands: mpsc::Sender<Command<Egress<FrameBuf>>>,
+    names: [Named; 2],
 ) -> anyhow::Result<impl Future<Output = ()> + Send> {
     let watch = |kind| signal(kind).context("cannot watch for signals");
     let mut show = watch(SignalKind::user_defined1())?;
@@ -118,7 +146,9 @@ fn obey_signals(
         loop {
             let command = tokio::select! {
                 _ = show.recv() => {
-                    Command::With(Box::new(|bridge: &mut CakeBridge| crate::print(&table(bridge))))
+                    let names = names.clone();
+                    let show = move |bridge: &mut Egresses| crate::print(&table(bridge, &names));
+                    Command::With(Box::new(show))
                 }
                 _ = interrupt.recv() => Command::Stop,
                 _ = terminate.recv() => Command::Stop,
@@ -132,18 +162,18 @@ fn obey_signals(
 }
 
 /// Statistics of both directions: what leaves through WAN, then what leaves through LAN.
-fn table(bridge: &mut CakeBridge) -> String {
+fn table(bridge: &mut Egresses, names: &[Named; 2]) -> String {
     let [lan, wan] = bridge.snapshot().ports;
-    let up = direction(FIRST_HANDLE, &wan, bridge.up());
-    let down = direction(FIRST_HANDLE + 1, &lan, bridge.down());
+    let now = bridge.now();
+    let direction = |name: &Named, egress: &Egress<FrameBuf>| {
+        let Named { port, device } = name.clone();
+        let state = egress.state(false, now);
+        verbs::everything(&Shown { port, device, handle: egress.handle(), state })
+    };
+    let [lan_name, wan_name] = names;
+    let up = direction(wan_name, bridge.up());
+    let down = direction(lan_name, bridge.down());
     format!("{up}{down}{}{}\n", port(&lan), port(&wan))
-}
-
-fn direction(handle: u16, egress: &PortSnapshot, cake: &Cake<FrameBuf>) -> String {
-    let place = Place { handle, dev: Some(&egress.name), refcnt: 2 };
-    let first_line = show::first_line(&place, cake.config());
-    let stats = cake.stats();
-    format!("{first_line}\n{}{}", show::statistics(&stats), show::runs(cake.config(), &stats))
 }
 
 /// What the ports themselves counted; of this `tc` knows nothing.

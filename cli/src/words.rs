@@ -19,5 +19,5 @@ pub mod table;
 
 #[cfg(test)]
 pub use parse::{Mechanisms, parse_with};
-pub use parse::{WordError, parse_line};
+pub use parse::{Problem, WordError, parse_line};
 pub use table::help;

@@ -20,6 +20,7 @@ use crate::units::{MemSize, Rate};
 /// assert_eq!(config.diffserv, Diffserv::Diffserv3);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Config {
     /// The rate to shape to; `None` is unlimited. `Some` of a zero rate counts as unlimited too.
     pub bandwidth: Option<Rate>,
@@ -184,6 +185,8 @@ impl Change {
 
 /// Tin layouts (spec §3.3, §3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Diffserv {
     /// Three tins: Bulk, Best Effort, Voice.
     Diffserv3,
@@ -217,6 +220,8 @@ impl Diffserv {
 
 /// Isolation modes (spec §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Isolation {
     /// One queue.
     Flowblind,
@@ -297,6 +302,8 @@ impl Isolation {
 
 /// ACK filter modes (spec §8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum AckFilter {
     /// Every ACK passes.
     #[default]
@@ -309,6 +316,8 @@ pub enum AckFilter {
 
 /// What becomes of superpackets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum SplitGso {
     /// Every decision is taken per segment (`split-gso`).
     #[default]
@@ -333,6 +342,7 @@ impl SplitGso {
 
 /// What the link adds to each packet (spec §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Overhead {
     /// Bytes added, −64…256.
     pub bytes: i16,
@@ -352,6 +362,8 @@ impl Default for Overhead {
 
 /// How the link carries a packet (spec §7.1 step 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum LinkLayer {
     /// As it is.
     #[default]

@@ -27,6 +27,7 @@ pub struct FifoConfig {
 
 /// A snapshot of a [`Fifo`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FifoStats {
     /// Bytes that left.
     pub sent_bytes: u64,

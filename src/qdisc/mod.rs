@@ -283,6 +283,38 @@ impl<F: Frame> Cake<F> {
         }
     }
 
+    /// The next packet as it comes, of whichever queue holds most: no clock is asked and no AQM, and nothing is
+    /// lost. Each flow keeps its order. For an instance that is to be emptied because something else takes
+    /// its place.
+    ///
+    /// ```
+    /// use ucake::packet::Meta;
+    /// use ucake::qdisc::{Cake, Config, Discipline, Entropy};
+    /// use ucake::sim::SimFrame;
+    /// use ucake::time::Instant;
+    /// use ucake::units::{FrameLen, Rate};
+    ///
+    /// let config = Config { bandwidth: Some(Rate::from_bits(8_000)), ..Config::default() };
+    /// let mut cake = Cake::new(config, FrameLen(1514), Entropy::from_seed(1));
+    /// let meta = Meta { len: FrameLen(1514), ..Meta::default() };
+    /// for _ in 0..3 {
+    ///     cake.enqueue(SimFrame::new(&meta), &meta, Instant::ZERO);
+    /// }
+    /// let released = std::iter::from_fn(|| cake.release(Instant::ZERO)).count();
+    /// assert_eq!((released, cake.backlog()), (3, FrameLen::ZERO));
+    /// ```
+    pub fn release(&mut self, now: Instant) -> Option<Departure<F>> {
+        let now = self.forward(now);
+        while self.queued > 0 {
+            let fattest = self.overflow.fattest(backlog_of(&self.tins));
+            match self.pop(fattest) {
+                Some(unit) => return Some(self.deliver(fattest, unit, false, now)),
+                None => self.overflow.distrust(),
+            }
+        }
+        None
+    }
+
     /// Memory that queued frames hold now.
     #[must_use]
     pub fn memory(&self) -> MemSize {

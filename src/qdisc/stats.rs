@@ -10,6 +10,7 @@ use crate::units::{FrameLen, MemSize, Rate};
 
 /// A snapshot of a CAKE instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Stats {
     /// Bytes delivered by dequeue.
     pub sent_bytes: u64,
@@ -101,6 +102,7 @@ impl Bursts {
 
 /// Smallest and largest of a size, as 16-bit numbers (spec §7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MinMax {
     /// Smallest; 65535 before the first packet.
     pub min: u16,
@@ -126,6 +128,7 @@ impl Default for MinMax {
 
 /// A snapshot of one tin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct TinStats {
     /// Threshold rate; zero if unlimited.
     pub threshold: Rate,
@@ -171,6 +174,7 @@ pub struct TinStats {
 
 /// A snapshot of one queue that is in some list: what `tc -s class show` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct QueueStats {
     /// Minor number of its class: display column × 1024 + queue + 1.
     pub class: u16,

@@ -1,0 +1,565 @@
+//! A running ucake, shown and changed from outside: verbs of `tc`, the control socket, and clients that mean harm.
+//!
+//! Where namespaces or taps are not to be had the tests say SKIPPED; with `UCAKE_REQUIRE_NETNS=1` they fail.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use assert_cmd::cargo::cargo_bin;
+use rustix::process::{Pid, Signal, kill_process};
+use ucake::io::namespace::Namespace;
+use ucake::io::netlink::{self, LinkOptions};
+use ucake::io::tap::{Tap, TapOptions};
+use ucake_cli::protocol::{self, Class, Reply, Request};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 78, 0, 1));
+const SERVER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 78, 0, 2));
+
+/// A running ucake between `lan0` and `wan0`, and its control socket in a directory of its own.
+struct World {
+    middle: Namespace,
+    directory: PathBuf,
+    ucake: Option<Child>,
+}
+
+impl World {
+    fn new() -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let middle = Namespace::new("middle").map_err(|error| error.to_string());
+        let usable = middle.and_then(|middle| {
+            let probe = middle.run(|| Tap::open("probe", &TapOptions::default()).map(drop));
+            probe.map(|()| middle).map_err(|error| error.to_string())
+        });
+        let middle = usable
+            .inspect_err(|reason| {
+                let required = std::env::var_os("UCAKE_REQUIRE_NETNS").is_some_and(|v| v == "1");
+                assert!(!required, "UCAKE_REQUIRE_NETNS=1, but: {reason}");
+                eprintln!("SKIPPED, nothing was tested: {reason}");
+            })
+            .ok()?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ucake-control-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir_all(&directory).expect("a directory");
+        Some(Self { middle, directory, ucake: None })
+    }
+
+    /// A world with ucake at work in it.
+    fn running(words: &'static str) -> Option<Self> {
+        let mut world = Self::new()?;
+        world.ucake = Some(world.run("lan0", "wan0", words));
+        Some(world)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.join("control.sock")
+    }
+
+    /// Starts a ucake with the socket of this world, and waits until it answers or ends.
+    fn run(&self, lan: &str, wan: &str, words: &str) -> Child {
+        let mut command = Command::new(cargo_bin("ucake"));
+        command.args(["run", &format!("tap:{lan}"), &format!("tap:{wan}"), "--up", words]);
+        command.arg("--control").arg(self.socket());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = self.middle.run(move || command.spawn()).expect("the binary was built");
+        await_that("an answer or an end", || {
+            UnixStream::connect(self.socket()).is_ok()
+                || child.try_wait().expect("it is our child").is_some()
+        });
+        child
+    }
+
+    /// Has `ucake` do something to the one that runs.
+    fn tc(&self, line: &str) -> Output {
+        self.command(cargo_bin("ucake").as_ref(), line).output().expect("the binary was built")
+    }
+
+    fn command(&self, program: &Path, line: &str) -> Command {
+        let mut command = Command::new(program);
+        command.arg("--control").arg(self.socket()).args(line.split_whitespace());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// The same, if it must succeed; what it printed.
+    fn done(&self, line: &str) -> String {
+        let output = self.tc(line);
+        assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    fn connect(&self) -> Talker {
+        Talker::new(UnixStream::connect(self.socket()).expect("somebody listens"))
+    }
+
+    /// Stops ucake; its last table.
+    fn stop(&mut self) -> String {
+        let child = self.ucake.take().expect("it runs");
+        signal(&child, Signal::TERM);
+        let output = child.wait_with_output().expect("it is our child");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Moves both taps into namespaces of their own, with addresses.
+    fn ends(&self) -> [Namespace; 2] {
+        [("lan0", CLIENT), ("wan0", SERVER)].map(|(tap, address)| {
+            let end = Namespace::new(tap).expect("as before");
+            let file = end.file().expect("it lives");
+            self.middle.run(move || netlink::move_to(tap, &file)).expect("it is there");
+            end.run(move || {
+                let addresses = vec![(address, 24)];
+                let options = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
+                netlink::configure(tap, &options).expect("it obeys");
+            });
+            end
+        })
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.ucake.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A client that can say anything.
+struct Talker(BufReader<UnixStream>);
+
+impl Talker {
+    fn new(stream: UnixStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).expect("more than nothing");
+        Self(BufReader::new(stream))
+    }
+
+    /// Whether all of it was taken.
+    fn say(&mut self, bytes: &[u8]) -> bool {
+        self.0.get_mut().write_all(bytes).is_ok()
+    }
+
+    /// The next reply; `None` if there is none any more.
+    fn hear(&mut self) -> Option<Reply> {
+        let mut line = Vec::new();
+        match self.0.read_until(b'\n', &mut line) {
+            Ok(1..) => Some(protocol::read_reply(&line).expect("it is a reply")),
+            Ok(_) => None,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => None,
+            Err(error) => panic!("neither an answer nor an end: {error}"),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Reply {
+        assert!(self.say(protocol::write_request(request).as_bytes()), "it listens");
+        self.hear().expect("it answers")
+    }
+
+    fn is_answered(&mut self) -> bool {
+        matches!(self.ask(&Request::Hello), Reply::Hello { .. })
+    }
+}
+
+/// TCP from client to server until dropped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    received: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn start([client, server]: &[Namespace; 2]) -> Self {
+        let to = SocketAddr::from((SERVER, 5001));
+        let listener = server.run(move || TcpListener::bind(to)).expect("the address is ours");
+        let source = client.run(move || TcpStream::connect_timeout(&to, PATIENCE));
+        let mut source = source.expect("a connection");
+        let (mut sink, _) = listener.accept().expect("a connection");
+        let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let moment = Some(Duration::from_millis(20));
+        source.set_write_timeout(moment).expect("more than nothing");
+        sink.set_read_timeout(moment).expect("more than nothing");
+        let stopped = Arc::clone(&stop);
+        let feed = thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                // What is not taken in time is offered again.
+                let _ = source.write(&[7; 65_536]);
+            }
+        });
+        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&received));
+        let drain = thread::spawn(move || {
+            let mut buffer = vec![0; 65_536];
+            while !stopped.load(Ordering::Relaxed) {
+                let read = sink.read(&mut buffer).unwrap_or(0);
+                count.fetch_add(u64::try_from(read).expect("lengths fit"), Ordering::Relaxed);
+            }
+        });
+        Self { stop, received, threads: vec![feed, drain] }
+    }
+
+    /// Waits until so many more bytes arrived.
+    fn goes_on_for(&self, bytes: u64) {
+        let goal = self.received.load(Ordering::Relaxed) + bytes;
+        await_that("traffic", || self.received.load(Ordering::Relaxed) >= goal);
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("it has an id");
+    kill_process(pid, signal).expect("it is our child");
+}
+
+fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what} did not come");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+const DEFAULTS: &str = "diffserv3 triple-isolate nonat nowash no-ack-filter split-gso";
+
+#[test]
+fn every_verb_does_what_it_does_in_tc() {
+    let Some(world) = World::running("bandwidth 20mbit overhead 38 mpu 84") else { return };
+    let both = world.done("qdisc show");
+    let lines: Vec<_> = both.lines().collect();
+    assert!(lines[0].starts_with("qdisc cake 8002: dev lan0 root refcnt 2 bandwidth unlimited "));
+    assert!(lines[1].starts_with("qdisc cake 8001: dev wan0 root refcnt 2 bandwidth 20Mbit "));
+    assert_eq!(lines.len(), 2);
+
+    // Line by line: the command, its exit status, then what is shown or what is said.
+    let cake = |handle: &str, rate: &str, rest: &str| {
+        format!("qdisc cake {handle} root refcnt 2 bandwidth {rate} {DEFAULTS} rtt 100ms {rest}\n")
+    };
+    let ours = cake("8001:", "20Mbit", "noatm overhead 38 mpu 84 ");
+    let slower = cake("8001:", "5Mbit", "noatm overhead 38 mpu 84 ");
+    let longer = cake("8001:", "5Mbit", "noatm overhead 44 mpu 84 ");
+    let plain = "qdisc pfifo 0: root refcnt 2 limit 1000p\n".to_owned();
+    let table = [
+        ("q add dev wan0 root cake", 2, "Error: Exclusivity flag on, cannot modify.", &ours),
+        ("qdisc add dev wan0 root handle 7: cake", 2, "NLM_F_REPLACE", &ours),
+        ("qdisc change dev wan0 root cake bandwidth 5mbit", 0, "", &slower),
+        ("qdisc change dev tap:wan0 handle 7: cake lan", 2, "8001:", &slower),
+        ("qdisc replace dev wan0 root cake overhead 44", 0, "", &longer),
+        ("qdisc change dev wan0 root cake bestefort", 1, "What is \"bestefort\"?", &longer),
+        ("qdisc change dev wan0 root cake bandwidth", 255, "not complete", &longer),
+        ("qdisc del dev wan0 root handle 9:", 2, "Error: Invalid handle.", &longer),
+        ("qdisc del dev wan0 root", 0, "", &plain),
+        ("qdisc del dev wan0 root", 2, "Cannot delete qdisc with handle of zero.", &plain),
+        ("qdisc change dev wan0 root cake lan", 2, "Error: Qdisc not found.", &plain),
+        ("q a dev wan0 root cake", 0, "", &cake("8003:", "unlimited", "raw overhead 0 ")),
+        (
+            "qdisc replace dev wan0 root handle a: cake bandwidth 1gbit",
+            0,
+            "",
+            &cake("a:", "1Gbit", "raw overhead 0 "),
+        ),
+        (
+            "qdisc chan dev wan0 parent 1: cake",
+            1,
+            "root of a port",
+            &cake("a:", "1Gbit", "raw overhead 0 "),
+        ),
+    ];
+    for (line, exit, message, shown) in table {
+        let output = world.tc(line);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(exit), "{line}: {said}");
+        assert!(said.contains(message) && said.is_empty() == (exit == 0), "{line}: {said}");
+        assert_eq!(&world.done("qd sh dev wan0"), shown, "{line}");
+    }
+    let other = world.tc("qdisc show dev eth9");
+    assert_eq!(other.status.code(), Some(1));
+    let said = text(&other.stderr);
+    assert!(said.contains("Cannot find device \"eth9\"\n  ucake's ports are tap:lan0, tap:wan0"));
+    assert!(world.done("-s qdisc show dev lan0").contains("\n capacity estimate: 0bit\n"));
+    assert_eq!(world.done("qdisc show handle a: root").lines().count(), 1);
+}
+
+#[test]
+fn a_link_named_tc_works_the_same_and_says_what_is_not_its_own() {
+    let Some(world) = World::running("") else { return };
+    let link = world.directory.join("tc");
+    std::os::unix::fs::symlink(cargo_bin("ucake"), &link).expect("a link");
+    let tc = |line: &str| world.command(&link, line).output().expect("the binary was built");
+    let shown = tc("qdisc show dev wan0");
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    assert_eq!(text(&shown.stdout), world.done("qdisc show dev wan0"));
+    let other = tc("qdisc replace dev eth0 root cake");
+    assert_eq!(other.status.code(), Some(1));
+    assert!(text(&other.stderr).contains("the system's tc"), "{}", text(&other.stderr));
+    assert!(text(&tc("").stdout).starts_with("Usage: "));
+}
+
+#[test]
+fn a_batch_says_which_line_failed_and_goes_on_if_forced() {
+    let Some(world) = World::running("") else { return };
+    let file = world.directory.join("batch");
+    let lines = "# both ways\nqdisc change dev wan0 root cake bandwidth 7mbit\n\
+                 qdisc add dev wan0 root cake\nqdisc change dev lan0 root cake bandwidth 8mbit\n";
+    fs::write(&file, lines).expect("a file");
+    let name = file.display();
+    let stopped = world.tc(&format!("-batch {name}"));
+    assert_eq!(stopped.status.code(), Some(1));
+    let said = text(&stopped.stderr);
+    assert!(said.contains("Exclusivity flag on"), "{said}");
+    assert!(said.ends_with(&format!("Command failed {name}:3\n")), "{said}");
+    let shown = world.done("qdisc show");
+    assert!(shown.contains("bandwidth 7Mbit") && !shown.contains("bandwidth 8Mbit"), "{shown}");
+
+    let forced = world.tc(&format!("-force -b {name}"));
+    assert_eq!(forced.status.code(), Some(1));
+    assert!(world.done("qdisc show").contains("bandwidth 8Mbit"));
+
+    let mut command = world.command(cargo_bin("ucake").as_ref(), "-batch -");
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("the binary was built");
+    let said = child.stdin.take().expect("piped").write_all(b"qdisc show dev wan0\nqd ls\n");
+    said.expect("it reads");
+    let output = child.wait_with_output().expect("it is our child");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout).lines().count(), 3);
+    assert_eq!(world.tc("-batch /nonexistent/file").status.code(), Some(1));
+}
+
+#[test]
+fn monitor_prints_each_change_as_it_happens() {
+    let Some(mut world) = World::running("") else { return };
+    let mut command = world.command(cargo_bin("ucake").as_ref(), "monitor");
+    let mut monitor = command.spawn().expect("the binary was built");
+    let mut printed = BufReader::new(monitor.stdout.take().expect("piped"));
+    let mut line = String::new();
+    // Until it watches, changes go unseen.
+    let (seen, first) = std::sync::mpsc::channel();
+    let reader = thread::spawn(move || {
+        printed.read_line(&mut line).expect("it prints");
+        seen.send(()).expect("somebody waits");
+        let mut rest = String::new();
+        printed.read_to_string(&mut rest).expect("it prints");
+        (line, rest)
+    });
+    await_that("the first line", || {
+        world.done("qdisc change dev wan0 root cake bandwidth 3mbit");
+        first.try_recv().is_ok()
+    });
+    world.done("qdisc del dev wan0 root");
+    world.done("qdisc add dev wan0 root cake bandwidth 4mbit");
+    world.done("qdisc replace dev wan0 root handle 5: cake");
+    assert_eq!(world.tc("qdisc add dev wan0 root cake").status.code(), Some(2));
+    world.stop();
+    assert!(monitor.wait().expect("it is our child").success(), "it ends with whom it watches");
+    let (first, rest) = reader.join().expect("it reads");
+    assert!(first.starts_with("qdisc cake 8001: dev wan0 root refcnt 2 bandwidth 3Mbit "));
+    let rest: Vec<_> = rest.lines().filter(|line| !line.starts_with("qdisc cake 8001:")).collect();
+    let expected = [
+        "deleted qdisc cake 8001: dev wan0 root refcnt 2 bandwidth 3Mbit ",
+        "added qdisc cake 8003: dev wan0 root refcnt 2 bandwidth 4Mbit ",
+        "replaced qdisc cake 5: dev wan0 root refcnt 2 bandwidth unlimited ",
+    ];
+    assert_eq!(rest.len(), expected.len(), "{rest:?}");
+    for (line, start) in rest.iter().zip(expected) {
+        assert!(line.starts_with(start), "{line}");
+    }
+}
+
+#[test]
+fn del_and_add_and_replace_under_load_neither_lose_nor_reorder() {
+    const DATAGRAMS: u32 = 600;
+    // Nothing is too old and there is room for all: what is missing at the end was lost by us.
+    let words = "bandwidth 2mbit interplanetary memlimit 64mb";
+    let Some(mut world) = World::running(words) else { return };
+    let ends = world.ends();
+    let [client, server] = &ends;
+    let sink = server.run(|| UdpSocket::bind((SERVER, 9))).expect("the address is ours");
+    sink.set_read_timeout(Some(PATIENCE)).expect("more than nothing");
+    let source = client.run(|| UdpSocket::bind((CLIENT, 0))).expect("the address is ours");
+    let receiver = thread::spawn(move || {
+        let mut buffer = [0; 2048];
+        let mut numbers = Vec::new();
+        while numbers.last() != Some(&(DATAGRAMS - 1)) {
+            sink.recv(&mut buffer).expect("the last one comes");
+            let [a, b, c, d, ..] = buffer;
+            numbers.push(u32::from_be_bytes([a, b, c, d]));
+        }
+        numbers
+    });
+    let sender = thread::spawn(move || {
+        let mut payload = [0; 1000];
+        for number in 0..DATAGRAMS {
+            payload[..4].copy_from_slice(&number.to_be_bytes());
+            source.send_to(&payload, (SERVER, 9)).expect("there is a way");
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+    let add = format!("qdisc add dev wan0 root cake {words}");
+    let replace = |handle| format!("qdisc replace dev wan0 root handle {handle}: cake {words}");
+    let waiting = || world.done("-s qdisc show dev wan0").contains("backlog 0b 0p");
+    await_that("a queue", || !waiting());
+    while !sender.is_finished() {
+        for line in ["qdisc del dev wan0 root", &add, &replace(7), &replace(8)] {
+            world.done(line);
+            thread::sleep(Duration::from_millis(30));
+        }
+    }
+    world.done("qdisc del dev wan0 root");
+    sender.join().expect("it sent all");
+    let numbers = receiver.join().expect("it received all");
+    assert!(numbers.into_iter().eq(0..DATAGRAMS), "lost or reordered");
+    let load = Load::start(&ends);
+    load.goes_on_for(500_000);
+    world.done("qdisc add dev wan0 root cake bandwidth 20mbit");
+    load.goes_on_for(500_000);
+    world.done("qdisc del dev lan0 root");
+    load.goes_on_for(500_000);
+    drop(load);
+    assert_nothing_lost(&world.stop());
+}
+
+/// Neither port lost a frame before ucake read it.
+fn assert_nothing_lost(table: &str) {
+    for port in ["port lan0: ", "port wan0: "] {
+        let line = table.lines().find(|line| line.starts_with(port)).expect("the table has it");
+        assert!(line.contains("lost before reading 0)"), "{line}");
+    }
+}
+
+#[test]
+fn clients_that_mean_harm_do_none() {
+    let Some(world) = World::running("") else { return };
+    let mut idle = world.connect();
+
+    let mut garbage = world.connect();
+    for line in [&b"\n"[..], b"{}\n", b"\xff\xfe\0\n", b"GET / HTTP/1.1\r\n", b"[[[[[[\n"] {
+        assert!(garbage.say(line), "it listens");
+        let reply = garbage.hear().expect("it answers");
+        assert!(matches!(&reply, Reply::Refused(refusal) if refusal.class == Class::Protocol));
+    }
+    assert!(garbage.is_answered(), "and goes on");
+
+    let mut half = world.connect();
+    half.say(b"{\"version\":1,\"do\":");
+    let mut gone = world.connect();
+    gone.say(b"{\"version\":1,\"do\":\"hello\"");
+    drop(gone);
+
+    let mut endless = world.connect();
+    // It may be closed before all of it is said.
+    let _ = endless.say(&vec![b'x'; 10 << 20]);
+    if let Some(reply) = endless.hear() {
+        assert!(matches!(&reply, Reply::Refused(refusal) if refusal.class == Class::Protocol));
+    }
+    assert!(endless.hear().is_none(), "it was closed");
+
+    // One that asks and asks and reads nothing.
+    let deaf = UnixStream::connect(world.socket()).expect("somebody listens");
+    deaf.set_nonblocking(true).expect("an option");
+    let show = protocol::write_request(&Request::Show { port: None, queues: true }).repeat(100);
+    while (&deaf).write(show.as_bytes()).is_ok() {}
+
+    assert!(half.say(b"\"hello\"}\n"), "it was waited for");
+    assert!(matches!(half.hear(), Some(Reply::Hello { .. })));
+    assert!(idle.is_answered());
+}
+
+#[test]
+fn the_sixty_fifth_client_is_told_and_the_others_do_not_notice() {
+    let Some(world) = World::running("") else { return };
+    let mut clients = Vec::new();
+    // The connections that waited for the socket may still be there.
+    await_that("sixty-four places", || {
+        let mut client = world.connect();
+        if client.say(b"{\"version\":1,\"do\":\"hello\"}\n")
+            && matches!(client.hear(), Some(Reply::Hello { .. }))
+        {
+            clients.push(client);
+        }
+        clients.len() == 64
+    });
+    let mut late = world.connect();
+    let reply = late.hear().expect("it is told");
+    assert!(matches!(&reply, Reply::Refused(refusal) if refusal.class == Class::Busy));
+    assert!(late.hear().is_none(), "and closed");
+    let turned_away = world.tc("qdisc show");
+    assert_eq!(turned_away.status.code(), Some(1));
+    assert!(text(&turned_away.stderr).contains("64 clients"), "{}", text(&turned_away.stderr));
+    assert!(clients.iter_mut().all(Talker::is_answered));
+    drop(clients);
+    await_that("a free place", || world.tc("qdisc show").status.success());
+}
+
+#[test]
+fn a_live_socket_is_refused_and_a_dead_one_replaced() {
+    let Some(mut world) = World::running("") else { return };
+    let second = world.run("lan1", "wan1", "").wait_with_output().expect("it is our child");
+    assert_eq!(second.status.code(), Some(1));
+    let said = text(&second.stderr);
+    assert!(said.contains("another ucake answers there") && said.lines().count() == 1, "{said}");
+    world.done("qdisc show dev wan0");
+
+    let mut first = world.ucake.take().expect("it runs");
+    first.kill().expect("it is our child");
+    first.wait().expect("it is our child");
+    assert!(world.socket().exists(), "it could not clean up");
+    let nobody = world.tc("qdisc show");
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(text(&nobody.stderr).contains("no running ucake"), "{}", text(&nobody.stderr));
+    world.ucake = Some(world.run("lan0", "wan0", "bandwidth 9mbit"));
+    assert!(world.done("qdisc show dev wan0").contains("bandwidth 9Mbit"));
+    world.stop();
+    assert!(!world.socket().exists());
+}
+
+#[test]
+fn sixty_four_clients_that_want_statistics_ten_times_a_second_cost_no_packet() {
+    let Some(mut world) = World::running("bandwidth 20mbit") else { return };
+    let ends = world.ends();
+    let load = Load::start(&ends);
+    load.goes_on_for(200_000);
+    let stop = Arc::new(AtomicBool::new(false));
+    let curious = (0..64).map(|_| {
+        let (mut talker, stop) = (world.connect(), Arc::clone(&stop));
+        thread::spawn(move || {
+            let mut answers = 0_u32;
+            while !stop.load(Ordering::Relaxed) {
+                let reply = talker.ask(&Request::Show { port: None, queues: false });
+                answers += u32::from(matches!(reply, Reply::Shown { .. }));
+                thread::sleep(Duration::from_millis(100));
+            }
+            answers
+        })
+    });
+    let curious: Vec<_> = curious.collect();
+    load.goes_on_for(6_000_000);
+    stop.store(true, Ordering::Relaxed);
+    for thread in curious {
+        assert!(thread.join().expect("it was answered") > 0);
+    }
+    load.goes_on_for(200_000);
+    let shown = world.done("-s qdisc show dev wan0");
+    assert!(!shown.contains(" Sent 0 bytes"), "{shown}");
+    drop(load);
+    assert_nothing_lost(&world.stop());
+}
