@@ -18,7 +18,7 @@ pub struct Options {
     pub statistics: bool,
     /// `-d`: what only ucake counts, too.
     pub details: bool,
-    /// `-r`: accepted; there is nothing here that is shown raw.
+    /// `-r`.
     pub raw: bool,
     /// `-j`.
     pub json: bool,

@@ -78,11 +78,11 @@ fn obey(command: &Command, options: &Options, by_its_name: bool) -> Result<(), F
         Command::Qdiscs { dev, handle } => {
             let mut shown = show(dev.as_deref(), options, by_its_name, false)?;
             shown.retain(|shown| handle.is_none_or(|handle| shown.handle == handle));
-            crate::print(&format::qdiscs(&shown, dev.is_some(), options)?);
+            crate::print(&format::qdiscs(&shown, dev.is_some(), options));
         }
         Command::Classes { dev } => {
             let shown = show(Some(dev), options, by_its_name, true)?;
-            crate::print(&format::classes(&shown, options)?);
+            crate::print(&format::classes(&shown, options));
         }
         Command::Modify(Modify { verb, dev, handle, words }) => {
             let mut client = owner(dev, options, by_its_name)?;
@@ -203,7 +203,7 @@ fn watch(mut client: Client, options: &Options) -> Result<(), Failure> {
     while let Some(reply) = client.next()? {
         match reply {
             Reply::Changed { event, discipline } => {
-                crate::print(&format::change(event, &discipline, options)?);
+                crate::print(&format::change(event, &discipline, options));
             }
             other => return Err(client.strange(&other).into()),
         }

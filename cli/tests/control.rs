@@ -298,6 +298,9 @@ fn every_verb_does_what_it_does_in_tc() {
     assert!(said.contains("Cannot find device \"eth9\"\n  ucake's ports are tap:lan0, tap:wan0"));
     assert!(world.done("-s qdisc show dev lan0").contains("\n capacity estimate: 0bit\n"));
     assert_eq!(world.done("qdisc show handle a: root").lines().count(), 1);
+    let json = world.done("-j -s qdisc show dev wan0");
+    assert!(json.starts_with("[{\"kind\":\"cake\",\"handle\":\"a:\",\"root\":true"), "{json}");
+    assert_eq!(world.done("-j class show dev wan0"), "[]\n");
 }
 
 #[test]

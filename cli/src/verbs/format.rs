@@ -1,90 +1,103 @@
-//! What is printed about disciplines: the seam to the forms of `tc`.
+//! What is printed about disciplines: which of `tc`'s forms.
 //!
 //! Problem: the same discipline is shown as text, as JSON, at once and when it changes.
 //! Law: everything that chooses between the forms is here; the forms themselves are in `ucake_cli`.
 
+use serde_json::Value;
+use ucake::qdisc::FifoStats;
+use ucake::units::FrameLen;
+use ucake_cli::pass_through::PassThrough;
 use ucake_cli::protocol::{Event, Shown, State};
-use ucake_cli::show::{self, Place};
+use ucake_cli::show::{self, Format, Place};
 use ucake_cli::tc::Options;
-use ucake_cli::value;
-
-use super::Failure;
+use ucake_cli::{class, json, pass_through};
 
 /// References that a device holds to its discipline, as a device with one queue does.
 const REFERENCES: u32 = 2;
 
 /// `qdisc show`; `named` if whoever reads it named the port.
-pub(super) fn qdiscs(shown: &[Shown], named: bool, options: &Options) -> Result<String, Failure> {
-    not_yet(options.json, "-j")?;
-    not_yet(options.iec, "-iec")?;
-    Ok(shown.iter().map(|shown| qdisc(shown, named, options)).collect())
+pub(super) fn qdiscs(shown: &[Shown], named: bool, options: &Options) -> String {
+    let format = format_of(options);
+    if options.json {
+        let objects: Vec<_> = shown.iter().map(|shown| object(shown, named, format)).collect();
+        return json::print(&objects, options.pretty);
+    }
+    shown.iter().map(|shown| text(shown, named, format)).collect()
 }
 
-/// `class show`.
-pub(super) fn classes(_shown: &[Shown], _options: &Options) -> Result<String, Failure> {
-    Err(Failure::usage("ucake: class show is not supported yet"))
+/// `class show` of a port that was named; a pass-through has no classes.
+pub(super) fn classes(shown: &[Shown], options: &Options) -> String {
+    let format = format_of(options);
+    let queues = shown.iter().filter_map(|shown| match &shown.state {
+        State::Cake { queues, .. } => Some((place(shown, true), queues.as_deref()?)),
+        State::Pfifo { .. } => None,
+    });
+    if options.json {
+        let objects = queues.flat_map(|(place, queues)| class::json(&place, queues, format));
+        return json::print(&objects.collect::<Vec<_>>(), options.pretty);
+    }
+    queues.map(|(place, queues)| class::text(&place, queues, format)).collect()
 }
 
-/// A line of `monitor`.
-pub(super) fn change(event: Event, shown: &Shown, options: &Options) -> Result<String, Failure> {
-    not_yet(options.json, "-j")?;
-    let prefix = match event {
-        Event::Added => "added ",
-        Event::Replaced => "replaced ",
-        Event::Changed => "",
-        Event::Deleted => "deleted ",
+/// What `monitor` prints of a change.
+pub(super) fn change(event: Event, shown: &Shown, options: &Options) -> String {
+    let word = match event {
+        Event::Added => Some("added"),
+        Event::Replaced => Some("replaced"),
+        Event::Changed => None,
+        Event::Deleted => Some("deleted"),
     };
-    Ok(format!("{prefix}{}\n", first_line(shown, false)))
-}
-
-fn not_yet(asked: bool, option: &str) -> Result<(), Failure> {
-    if asked {
-        return Err(Failure::usage(format!("ucake: {option} is not supported here yet")));
-    }
-    Ok(())
-}
-
-fn qdisc(shown: &Shown, named: bool, options: &Options) -> String {
-    let mut text = first_line(shown, named) + "\n";
-    if options.statistics {
-        text += &statistics(shown);
-    }
-    if let (State::Cake { config, stats, .. }, true) = (&shown.state, options.details) {
-        text += &show::runs(config, stats);
-    }
-    text
-}
-
-/// The first line, with the blank at its end and without a line feed.
-fn first_line(shown: &Shown, named: bool) -> String {
-    let dev = (!named).then_some(shown.device.as_str());
-    match &shown.state {
-        State::Cake { config, .. } => {
-            show::first_line(&Place { handle: shown.handle, dev, refcnt: REFERENCES }, config)
+    let format = Format { statistics: false, details: false, ..format_of(options) };
+    if options.json {
+        let mut object = object(shown, false, format);
+        if let (Some(word), Some(keys)) = (word, object.as_object_mut()) {
+            keys.insert(word.to_owned(), true.into());
         }
-        State::Pfifo { limit, .. } => {
-            let dev = dev.map_or_else(String::new, |dev| format!("dev {dev} "));
-            format!("qdisc pfifo {:x}: {dev}root refcnt {REFERENCES} limit {limit}p", shown.handle)
-        }
+        return json::print(&[object], options.pretty);
     }
+    let word = word.map_or_else(String::new, |word| format!("{word} "));
+    word + &text(shown, false, format)
 }
 
-fn statistics(shown: &Shown) -> String {
-    match &shown.state {
-        State::Cake { stats, .. } => show::statistics(stats),
-        State::Pfifo { stats, backlog, .. } => format!(
-            " Sent {} bytes {} pkt (dropped {}, overlimits 0 requeues 0) \n backlog {} {}p requeues 0\n",
-            stats.sent_bytes,
-            stats.sent_packets,
-            stats.dropped,
-            value::size(u64::from(*backlog)),
-            stats.queued_packets,
-        ),
-    }
-}
-
-/// Text of `-s`, and below it what only ucake counts.
+/// What is said under `-s`, and below it what only ucake counts where `tc` has no word for what is configured.
 pub(crate) fn everything(shown: &Shown) -> String {
-    let options = Options { statistics: true, details: true, ..Options::default() };
-    qdisc(shown, false, &options)
+    let ours = match &shown.state {
+        State::Cake { config, stats, .. } => show::runs(config, stats),
+        State::Pfifo { .. } => String::new(),
+    };
+    text(shown, false, Format { statistics: true, ..Format::default() }) + &ours
+}
+
+fn format_of(options: &Options) -> Format {
+    let Options { statistics, details, raw, iec, .. } = *options;
+    Format { statistics, details, iec, raw }
+}
+
+fn place(shown: &Shown, named: bool) -> Place<'_> {
+    let dev = (!named).then_some(shown.device.as_str());
+    Place { handle: shown.handle, dev, refcnt: REFERENCES }
+}
+
+fn text(shown: &Shown, named: bool, format: Format) -> String {
+    let place = place(shown, named);
+    match &shown.state {
+        State::Cake { config, stats, .. } => show::qdisc(&place, config, stats, format),
+        State::Pfifo { limit, backlog, stats } => {
+            pass_through::text(&place, &queue(*limit, *backlog, *stats), format)
+        }
+    }
+}
+
+fn object(shown: &Shown, named: bool, format: Format) -> Value {
+    let place = place(shown, named);
+    match &shown.state {
+        State::Cake { config, stats, .. } => json::qdisc(&place, config, stats, format),
+        State::Pfifo { limit, backlog, stats } => {
+            pass_through::json(&place, &queue(*limit, *backlog, *stats), format)
+        }
+    }
+}
+
+fn queue(limit: u32, backlog: u32, stats: FifoStats) -> PassThrough {
+    PassThrough { limit, backlog: FrameLen(backlog), stats }
 }
