@@ -1,7 +1,7 @@
 //! The manual page, the list of words in docs/CLI.md, and completions for shells.
 //!
 //! Problem: each list of words that is written by hand is out of date.
-//! Source: [`crate::words::table`], and the definition of the command line.
+//! Source: [`table`], and the definition of the command line.
 //! Law: all of them come out of the table, as parser and help do; a test says whether the files kept in `docs/` are what
 //! comes out now.
 //! Left out: writing them anywhere.
