@@ -48,7 +48,7 @@ const WARM_UP: Duration = Duration::from_millis(400);
 enum Traffic {
     /// So many TCP uploads.
     Tcp(usize),
-    /// TCP without Nagle's algorithm in writes of 200 bytes, with a buffer that never runs dry.
+    /// TCP without Nagle's algorithm in writes of 200 bytes, the same number of them each millisecond.
     SmallWrites,
     /// UDP in frames of 64 bytes.
     Datagrams,
@@ -114,7 +114,7 @@ fn groups() -> Vec<Group> {
         },
         Group {
             name: "small",
-            what: "TCP_NODELAY, 200-byte writes, no rate",
+            what: "TCP_NODELAY, 100 writes of 200 bytes each millisecond, no rate",
             traffic: Traffic::SmallWrites,
             rows: vec![
                 ("not joined", unlimited(SplitGso::Split, Coalescing::Off)),
@@ -348,7 +348,7 @@ impl Sent {
             Traffic::SmallWrites => {
                 // Else the kernel itself collects small writes.
                 lab.set("ipv4/tcp_autocorking", "0");
-                Self::Tcp(lab.load_of_writes(1, SMALL_WRITE))
+                Self::Tcp(lab.load_of_writes(SMALL_WRITES, SMALL_WRITE))
             }
             Traffic::Datagrams => Self::Udp(Datagrams::start(lab)),
         }
@@ -362,7 +362,9 @@ impl Sent {
     }
 }
 
+/// Bytes of a small write, and how many there are in a millisecond: as much as one sender can do.
 const SMALL_WRITE: usize = 200;
+const SMALL_WRITES: usize = 100;
 
 /// Small datagrams as fast as they can be sent.
 struct Datagrams {

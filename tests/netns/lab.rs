@@ -134,11 +134,15 @@ impl Lab {
 
     /// Starts `flows` TCP connections that carry as much as they can.
     pub(crate) fn load(&self, flows: usize) -> Load {
-        self.load_of_writes(flows, 256 * 1024)
+        self.load_with(flows, 256 * 1024, None)
     }
 
-    /// The same in writes of `bytes`, without Nagle's algorithm.
-    pub(crate) fn load_of_writes(&self, flows: usize, bytes: usize) -> Load {
+    /// One TCP connection without Nagle's algorithm: every millisecond so many writes of `bytes`.
+    pub(crate) fn load_of_writes(&self, writes: usize, bytes: usize) -> Load {
+        self.load_with(1, bytes, Some(writes))
+    }
+
+    fn load_with(&self, flows: usize, bytes: usize, per_millisecond: Option<usize>) -> Load {
         let to = SocketAddr::from((Family::V4.server(), PORT));
         let listener = self.server.run(move || TcpListener::bind(to)).expect("the address is ours");
         let mut load = Load {
@@ -149,7 +153,7 @@ impl Lab {
         for _ in 0..flows {
             let source = self.client.run(move || TcpStream::connect_timeout(&to, PATIENCE));
             let (sink, _) = listener.accept().expect("a connection");
-            load.carry(source.expect("a connection"), sink, bytes);
+            load.carry(source.expect("a connection"), sink, bytes, per_millisecond);
         }
         load
     }
@@ -183,14 +187,27 @@ impl Load {
         }
     }
 
-    fn carry(&mut self, mut source: TcpStream, mut sink: TcpStream, bytes: usize) {
+    fn carry(
+        &mut self,
+        mut source: TcpStream,
+        mut sink: TcpStream,
+        bytes: usize,
+        per_millisecond: Option<usize>,
+    ) {
         source.set_nodelay(true).expect("TCP can");
         source.set_write_timeout(Some(ATTENTION)).expect("more than nothing");
         sink.set_read_timeout(Some(ATTENTION)).expect("more than nothing");
         let stop = Arc::clone(&self.stop);
         let chunk = vec![7; bytes];
         self.spawn("source", move || {
-            while !stop.load(Ordering::Relaxed) && goes_on(source.write(&chunk)).is_some() {}
+            let (mut written, mut next) = (0, Instant::now());
+            while !stop.load(Ordering::Relaxed) && goes_on(source.write(&chunk)).is_some() {
+                written += 1;
+                if per_millisecond.is_some_and(|most| written % most == 0) {
+                    next += Duration::from_millis(1);
+                    std::thread::sleep(next.saturating_duration_since(Instant::now()));
+                }
+            }
         });
         let (stop, received) = (Arc::clone(&self.stop), Arc::clone(&self.received));
         let mut buffer = vec![0; 256 * 1024];
