@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use ucake::io::batch::Coalescing;
 use ucake::io::driver::Doorbell;
 use ucake::packet::coalesce::Push;
@@ -39,6 +40,23 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Watch what queues do to a ping: a bottleneck in the laboratory
     Lab(LabArgs),
+    /// Say what this machine can do, and what to do about what it cannot
+    Doctor(DoctorArgs),
+    /// Write the script that completes this command in a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+}
+
+/// Say what this machine can do, and what to do about what it cannot.
+///
+/// Exit status 1 if something is missing that "ucake run" needs.
+#[derive(Clone, Copy, Debug, ClapArgs)]
+pub(crate) struct DoctorArgs {
+    /// One line of JSON instead of text
+    #[arg(short, long)]
+    pub(crate) json: bool,
 }
 
 /// Shape between two ports, in the foreground.

@@ -23,8 +23,8 @@ use tracing_subscriber::filter::LevelFilter;
 use ucake::io::{packet_socket, tap};
 use ucake::qdisc::Entropy;
 
-use args::{Args, Command};
-use ucake_cli::tc;
+use args::{Args, Command, DoctorArgs};
+use ucake_cli::{manual, tc};
 
 fn main() -> ExitCode {
     let words: Vec<String> =
@@ -42,11 +42,22 @@ fn main() -> ExitCode {
         }
         Command::Run(args) => run::run(args),
         Command::Lab(args) => lab::lab(args),
+        Command::Doctor(args) => Ok(doctor(*args)),
+        Command::Completions { shell } => {
+            print(&manual::completions(&Args::command(), *shell));
+            Ok(ExitCode::SUCCESS)
+        }
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("ucake: {}", explain(&error));
         if is_bad_name(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
     })
+}
+
+fn doctor(args: DoctorArgs) -> ExitCode {
+    let (report, ok) = ucake_cli::doctor::doctor(args.json);
+    print(&report);
+    if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Whether a port was given a name that no device can have.

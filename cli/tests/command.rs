@@ -288,3 +288,20 @@ fn resident(id: u32) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
+
+#[test]
+fn the_doctor_says_what_there_is_in_words_and_as_json() {
+    let text = ucake(&["doctor"]).output().expect("it runs");
+    assert!(String::from_utf8_lossy(&text.stdout).contains("tun"), "{text:?}");
+    let json = ucake(&["doctor", "-j"]).output().expect("it runs");
+    let found: serde_json::Value = serde_json::from_slice(&json.stdout).expect("it is JSON");
+    assert_eq!(found["ok"].as_bool(), Some(json.status.success()));
+    assert!(found["findings"].as_array().is_some_and(|findings| findings.len() > 3), "{found}");
+}
+
+#[test]
+fn completions_know_the_words_of_cake() {
+    let script = ucake(&["completions", "bash"]).output().expect("it runs");
+    let script = String::from_utf8_lossy(&script.stdout).into_owned();
+    assert!(script.contains("triple-isolate") && script.contains("complete"), "{script}");
+}
