@@ -348,7 +348,7 @@ impl Sent {
             Traffic::SmallWrites => {
                 // Else the kernel itself collects small writes.
                 lab.set("ipv4/tcp_autocorking", "0");
-                Self::Tcp(lab.load_of_writes(SMALL_WRITES, SMALL_WRITE))
+                Self::Tcp(lab.load_with(1, SMALL_WRITE, Some(SMALL_WRITES)))
             }
             Traffic::Datagrams => Self::Udp(Datagrams::start(lab)),
         }

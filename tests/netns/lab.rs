@@ -137,12 +137,14 @@ impl Lab {
         self.load_with(flows, 256 * 1024, None)
     }
 
-    /// One TCP connection without Nagle's algorithm: every millisecond so many writes of `bytes`.
-    pub(crate) fn load_of_writes(&self, writes: usize, bytes: usize) -> Load {
-        self.load_with(1, bytes, Some(writes))
-    }
-
-    fn load_with(&self, flows: usize, bytes: usize, per_millisecond: Option<usize>) -> Load {
+    /// Starts connections that send writes of `bytes`, without Nagle's algorithm: so many each millisecond, or as
+    /// many as they can.
+    pub(crate) fn load_with(
+        &self,
+        flows: usize,
+        bytes: usize,
+        per_millisecond: Option<usize>,
+    ) -> Load {
         let to = SocketAddr::from((Family::V4.server(), PORT));
         let listener = self.server.run(move || TcpListener::bind(to)).expect("the address is ours");
         let mut load = Load {
