@@ -690,18 +690,24 @@ mod tests {
         }
     }
 
+    /// Bulk flows that wait their turn with these deficits.
+    fn with_old_flows(deficits: &[i32]) -> Tin {
+        let mut tin = Tin::new();
+        tin.flow_quantum = 300;
+        for (slot, deficit) in (0..).zip(deficits) {
+            tin.accounts[slot].deficit = *deficit;
+            tin.sets.change(slot, Set::Bulk);
+            tin.sets.append(slot, List::Old);
+        }
+        tin
+    }
+
     proptest! {
         #[test]
         fn turning_is_looking_at_one_flow_after_another(
             deficits in prop::collection::vec(-9_000..2_000_i32, 1..6), most in 0..2 * MOST_GRANTED,
         ) {
-            let mut stepwise = Tin::new();
-            stepwise.flow_quantum = 300;
-            for (slot, deficit) in (0..).zip(&deficits) {
-                stepwise.accounts[slot].deficit = *deficit;
-                stepwise.sets.change(slot, Set::Bulk);
-                stepwise.sets.append(slot, List::Old);
-            }
+            let mut stepwise = with_old_flows(&deficits);
             let mut at_once = stepwise.clone();
             let dithers = || (1_u16..).map(|number| number.wrapping_mul(40_503));
             let (mut dither, mut steps) = (dithers(), 0);
@@ -732,13 +738,7 @@ mod tests {
         fn rounds_granted_at_once_are_single_rounds_but_for_the_dithers(
             deficits in prop::collection::vec(-90_000..0_i32, 1..70), seed: u16,
         ) {
-            let mut stepwise = Tin::new();
-            stepwise.flow_quantum = 300;
-            for (slot, deficit) in (0..).zip(&deficits) {
-                stepwise.accounts[slot].deficit = *deficit;
-                stepwise.sets.change(slot, Set::Bulk);
-                stepwise.sets.append(slot, List::Old);
-            }
+            let mut stepwise = with_old_flows(&deficits);
             let mut at_once = stepwise.clone();
             let flows = u32::try_from(deficits.len()).expect("few");
             at_once.grant_rounds(0, || seed);
