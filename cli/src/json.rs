@@ -164,15 +164,22 @@ impl Options {
     }
 }
 
+/// What every discipline counts.
+#[derive(Serialize)]
+pub(crate) struct Totals {
+    pub(crate) bytes: u64,
+    pub(crate) packets: u64,
+    pub(crate) drops: u64,
+    pub(crate) overlimits: u64,
+    pub(crate) requeues: u32,
+    pub(crate) backlog: u32,
+    pub(crate) qlen: u32,
+}
+
 #[derive(Serialize)]
 struct Statistics {
-    bytes: u64,
-    packets: u64,
-    drops: u64,
-    overlimits: u64,
-    requeues: u32,
-    backlog: u32,
-    qlen: u32,
+    #[serde(flatten)]
+    totals: Totals,
     memory_used: u64,
     memory_limit: u64,
     capacity_estimate: u64,
@@ -188,13 +195,15 @@ struct Statistics {
 impl Statistics {
     fn of(stats: &Stats) -> Self {
         Self {
-            bytes: stats.sent_bytes,
-            packets: stats.sent_packets,
-            drops: stats.dropped,
-            overlimits: stats.overlimits,
-            requeues: 0,
-            backlog: stats.backlog.bytes(),
-            qlen: stats.queued_packets,
+            totals: Totals {
+                bytes: stats.sent_bytes,
+                packets: stats.sent_packets,
+                drops: stats.dropped,
+                overlimits: stats.overlimits,
+                requeues: 0,
+                backlog: stats.backlog.bytes(),
+                qlen: stats.queued_packets,
+            },
             memory_used: stats.memory_used.bytes(),
             memory_limit: stats.memory_limit.bytes(),
             capacity_estimate: stats.capacity_estimate.bytes(),

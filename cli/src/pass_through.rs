@@ -10,7 +10,7 @@ use serde_json::Value;
 use ucake::qdisc::FifoStats;
 use ucake::units::FrameLen;
 
-use crate::json::{self, Head};
+use crate::json::{self, Head, Totals};
 use crate::show::{self, Format, Place};
 use crate::value;
 
@@ -48,7 +48,7 @@ pub fn json(place: &Place<'_>, queue: &PassThrough, format: Format) -> Value {
     json::value(&Qdisc {
         head: Head::of("pfifo", place),
         options: Options { limit: queue.limit },
-        statistics: format.statistics.then(|| Statistics::of(queue)),
+        statistics: format.statistics.then(|| totals(queue)),
     })
 }
 
@@ -58,7 +58,7 @@ struct Qdisc<'a> {
     head: Head<'a>,
     options: Options,
     #[serde(flatten)]
-    statistics: Option<Statistics>,
+    statistics: Option<Totals>,
 }
 
 #[derive(Serialize)]
@@ -66,28 +66,16 @@ struct Options {
     limit: u32,
 }
 
-#[derive(Serialize)]
-struct Statistics {
-    bytes: u64,
-    packets: u64,
-    drops: u64,
-    overlimits: u64,
-    requeues: u32,
-    backlog: u32,
-    qlen: u32,
-}
-
-impl Statistics {
-    fn of(PassThrough { backlog, stats, .. }: &PassThrough) -> Self {
-        Self {
-            bytes: stats.sent_bytes,
-            packets: stats.sent_packets,
-            drops: stats.dropped,
-            overlimits: 0,
-            requeues: 0,
-            backlog: backlog.bytes(),
-            qlen: stats.queued_packets,
-        }
+/// It counts nothing that other disciplines do not.
+fn totals(PassThrough { backlog, stats, .. }: &PassThrough) -> Totals {
+    Totals {
+        bytes: stats.sent_bytes,
+        packets: stats.sent_packets,
+        drops: stats.dropped,
+        overlimits: 0,
+        requeues: 0,
+        backlog: backlog.bytes(),
+        qlen: stats.queued_packets,
     }
 }
 
