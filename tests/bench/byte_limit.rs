@@ -1,13 +1,13 @@
 //! The published argument for splitting superpackets, repeated: CAKE without a rate in front of a device of
 //! 1 Gbit/s (or another rate), four uploads. How much does the device hold, and how long does everybody else wait for it?
 //!
-//! `cargo bench --bench byte_limit [-- --mbit N] [--json FILE] [--rounds N] [--seconds S]`, as root, on a machine that
+//! `cargo bench --bench byte_limit [-- --mbit N] [--only WORD] [--json FILE] [--rounds N] [--seconds S]`, as root, on a machine that
 //! does little else. The device is a veth slowed by the kernel's `tbf`, behind a packet socket.
 
 use std::error::Error;
 use std::io::Write as _;
 use std::net::UdpSocket;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -45,15 +45,17 @@ const FLOWS: usize = 4;
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let (mut words, mut asked) = (std::env::args().skip(1), false);
     let (mut json, mut rounds, mut length, mut mbit) = (None, 3, Duration::from_secs(8), 1000);
+    let mut only = None;
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
         match &*word {
             "--bench" => asked = true,
             "--mbit" => mbit = value()?.parse::<u64>()?,
+            "--only" => only = Some(value()?),
             "--json" => json = Some(value()?),
             "--rounds" => rounds = value()?.parse::<usize>()?.max(1),
             "--seconds" => length = Duration::try_from_secs_f64(value()?.parse()?)?,
-            _ => return Err(format!("{word}? --mbit, --json, --rounds, --seconds").into()),
+            _ => return Err(format!("{word}? --mbit, --only, --json, --rounds, --seconds").into()),
         }
     }
     if !asked {
@@ -65,7 +67,11 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         ("auto-split-gso", SplitGso::Auto),
         ("no-split-gso", SplitGso::Whole),
     ];
-    let mut found = kinds.map(|_| Vec::new());
+    let kinds: Vec<_> = kinds
+        .into_iter()
+        .filter(|(name, _)| only.as_ref().is_none_or(|only| only == name))
+        .collect();
+    let mut found = vec![Vec::new(); kinds.len()];
     for _ in 0..rounds {
         for ((_, kind), found) in kinds.iter().zip(&mut found) {
             found.push(measured(*kind, mbit, length));
@@ -92,6 +98,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// What one run came to.
+#[derive(Clone)]
 struct Found {
     /// Kilobytes, on average over the run.
     limit: f64,
@@ -134,10 +141,12 @@ fn measured(split_gso: SplitGso, device_mbit: u64, length: Duration) -> Found {
         let join = || offload::set("eth0", Offload::ReceiveJoining, true);
         end.run(move || join().expect("veth can"));
     }
+    for end in [&wires.lab.client, &wires.lab.server] {
+        end.run(receive_elsewhere);
+    }
     let config = Config { split_gso, ..Config::default() };
     let bridge = wires.bridge(Coalescing::default(), config);
-    // Two processors have everything to do here: senders, receivers, and this.
-    bridge.ask(|_| rustix::process::nice(-15)).expect("root may");
+    bridge.ask(|_| keep_to(BRIDGE)).expect("it is there");
     let load = wires.lab.load(FLOWS);
     let echo = Echo::start(&wires.lab);
     thread::sleep(SETTLE);
@@ -162,6 +171,28 @@ fn measured(split_gso: SplitGso, device_mbit: u64, length: Duration) -> Found {
     };
     let (limit, in_flight) = (mean(&limits), mean(&flights));
     Found { limit, in_flight, p50: ping(50), p99: ping(99), mbit, segments }
+}
+
+/// The processor that the bridge has, and the bit of the one on which hosts receive.
+const BRIDGE: usize = 0;
+const HOSTS: &str = "2";
+
+/// Has `eth0` receive where the bridge does not work, as hosts on wires do: otherwise the bridge, in whose time a
+/// frame arrives at the other end of a veth, would do all the work of their TCP as well.
+fn receive_elsewhere() {
+    let order = format!(
+        "mount -t sysfs sysfs /sys && echo {HOSTS} > /sys/class/net/eth0/queues/rx-0/rps_cpus"
+    );
+    let done = Command::new("unshare").args(["--mount", "sh", "-c", &order]).status();
+    if !done.is_ok_and(|status| status.success()) {
+        eprintln!("hosts receive in the time of the bridge: no RPS here");
+    }
+}
+
+fn keep_to(processor: usize) -> rustix::io::Result<()> {
+    let mut only = rustix::thread::CpuSet::new();
+    only.set(processor);
+    rustix::thread::sched_setaffinity(None, &only)
 }
 
 /// A datagram there and back, beside the load.
