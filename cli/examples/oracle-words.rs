@@ -1,22 +1,14 @@
-//! Word lists for `tests/oracle/tc`, and what ucake makes of them beside what Linux and `tc` made.
+//! Word lists for `tests/oracle/tc`, and what a running ucake makes of them beside what Linux and `tc` make.
 //!
-//! `oracle-words lists COUNT SEED` prints random lists, one a line; `oracle-words compare FILE` reads what was answered
-//! (blocks of lines as `tests/oracle/tc` writes them) and prints each difference. Exit status 1: there are some.
+//! `oracle-words lists COUNT SEED` prints random lists, one a line; `oracle-words compare THEIRS OURS` reads what was answered
+//! (blocks of lines as `tests/oracle/ask.sh` writes them) and prints each difference. Exit status 1: there are some.
 
 use std::process::ExitCode;
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config as RunnerConfig, RngAlgorithm, TestRng, TestRunner};
-use ucake::qdisc::{Cake, Config, Entropy};
-use ucake::sim::SimFrame;
-use ucake::units::FrameLen;
-use ucake_cli::show::{Format, Place};
 use ucake_cli::words::table::{self, Value};
-use ucake_cli::{json, show, words};
-
-/// Ethernet header and MTU of the device that `tc` was asked about.
-const LARGEST_FRAME: FrameLen = FrameLen(1514);
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -26,9 +18,12 @@ fn main() -> ExitCode {
             lists(number(count), number(seed));
             ExitCode::SUCCESS
         }
-        ["compare", file] => compare(&std::fs::read_to_string(file).expect("a readable file")),
+        ["compare", theirs, ours] => {
+            let read = |file| std::fs::read_to_string(file).expect("a readable file");
+            compare(&read(theirs), &read(ours))
+        }
         _ => {
-            eprintln!("usage: oracle-words lists COUNT SEED | compare FILE");
+            eprintln!("usage: oracle-words lists COUNT SEED | compare THEIRS OURS");
             ExitCode::from(2)
         }
     }
@@ -101,35 +96,46 @@ fn word() -> impl Strategy<Value = String> {
     })
 }
 
-/// What `tc` answered about one list.
+/// What was answered about one list.
 #[derive(Default)]
 struct Answer<'a> {
     words: &'a str,
-    handle: u16,
+    /// Whether it made an instance or changed the one that was there.
+    verb: &'a str,
     done: bool,
     stderr: &'a str,
-    text: String,
+    text: Vec<&'a str>,
     json: &'a str,
 }
 
-fn compare(file: &str) -> ExitCode {
+fn compare(theirs: &str, ours: &str) -> ExitCode {
+    let (theirs, ours) = (answers(theirs), answers(ours));
     let (mut equal, mut different, mut done) = (0_u32, 0_u32, 0_u32);
-    for answer in answers(file) {
-        done += u32::from(answer.done);
-        match difference(&answer) {
+    // After a list that one of them refused on purpose they are not the same until the next instance is made.
+    let mut apart = false;
+    for (theirs, ours) in theirs.iter().zip(&ours) {
+        if theirs.verb == "change" && apart {
+            continue;
+        }
+        done += u32::from(theirs.done);
+        apart = theirs.done != ours.done;
+        match difference(theirs, ours) {
             None => equal += 1,
             Some(text) => {
                 different += 1;
-                println!("words: {}\n{text}", answer.words);
+                println!("{} {}\n{text}", theirs.verb, theirs.words);
             }
         }
     }
-    println!("{equal} equal ({done} accepted in all), {different} different");
-    ExitCode::from(u8::from(different > 0 || equal == 0))
+    let missing = theirs.len().abs_diff(ours.len());
+    println!(
+        "{equal} equal ({done} accepted in all), {different} different, {missing} not answered"
+    );
+    ExitCode::from(u8::from(different > 0 || equal == 0 || missing > 0))
 }
 
-/// Blocks of lines: `words`, `handle`, `exit` and `stderr` with their values, `json` with the one line that `tc` printed,
-/// `text` with the lines that follow it up to `end`.
+/// Blocks of lines: `words`, `verb`, `exit` and `stderr` with their values, `json` with the one line that was
+/// printed, `text` with the lines that follow it up to `end`.
 fn answers(file: &str) -> Vec<Answer<'_>> {
     let mut answers = Vec::new();
     let mut lines = file.lines();
@@ -141,17 +147,11 @@ fn answers(file: &str) -> Vec<Answer<'_>> {
         }
         let answer = answers.last_mut().expect("a block starts with its words");
         match key {
-            "handle" => answer.handle = u16::from_str_radix(value, 16).expect("a handle"),
+            "verb" => answer.verb = value,
             "exit" => answer.done = value == "0",
             "stderr" => answer.stderr = value,
             "json" => answer.json = value,
-            "text" => {
-                answer.text = lines
-                    .by_ref()
-                    .take_while(|line| *line != "end")
-                    .map(|line| format!("{line}\n"))
-                    .collect();
-            }
+            "text" => answer.text = lines.by_ref().take_while(|line| *line != "end").collect(),
             _ => panic!("what is {line}?"),
         }
     }
@@ -159,40 +159,29 @@ fn answers(file: &str) -> Vec<Answer<'_>> {
 }
 
 /// How ucake differs, in words and lines; nothing where it does not, or says in docs/CLI.md that it does.
-fn difference(answer: &Answer<'_>) -> Option<String> {
-    let change = match words::parse_line(answer.words) {
-        Ok(change) => change,
-        Err(error) => return refusal(answer, &error.to_string()),
-    };
-    if !answer.done {
-        return Some(format!("  ucake accepts it, tc says: {}", answer.stderr));
+fn difference(theirs: &Answer<'_>, ours: &Answer<'_>) -> Option<String> {
+    match (theirs.done, ours.done) {
+        (true, false) if refused_on_purpose(ours.stderr) => return None,
+        (true, false) => return Some(format!("  tc accepts it, ucake says: {}", ours.stderr)),
+        (false, true) => return Some(format!("  ucake accepts it, tc says: {}", theirs.stderr)),
+        // `tc` prints a backslash and an n where it means a line feed.
+        (false, false) if theirs.stderr.trim_end_matches("\\n") != ours.stderr => {
+            return Some(format!("  ucake: {}\n  tc:    {}", ours.stderr, theirs.stderr));
+        }
+        _ => {}
     }
-    let config = Config::default().changed_by(&change);
-    let cake: Cake<SimFrame> = Cake::new(config, LARGEST_FRAME, Entropy::from_seed(1));
-    let place = Place { handle: answer.handle, dev: None, refcnt: 2 };
-    let format = Format { statistics: true, ..Format::default() };
-    let text = show::qdisc(&place, &config, &cake.stats(), format);
-    let object = json::print(&[json::qdisc(&place, &config, &cake.stats(), format)], false);
-    let pairs = text.lines().zip(answer.text.lines()).chain([(object.trim_end(), answer.json)]);
-    let lines: String = pairs
+    let pairs = || (ours.text.iter().zip(&theirs.text)).chain([(&ours.json, &theirs.json)]);
+    let lines: String = pairs()
         .filter(|(ours, theirs)| ours != theirs)
         .map(|(ours, theirs)| format!("  ucake: {ours}\n  tc:    {theirs}\n"))
         .collect();
-    let whole = text.lines().count() == answer.text.lines().count();
+    let whole = ours.text.len() == theirs.text.len();
     (!lines.is_empty() || !whole).then_some(lines)
 }
 
-fn refusal(answer: &Answer<'_>, message: &str) -> Option<String> {
-    let first = message.lines().next().unwrap_or_default();
-    // What docs/CLI.md says we refuse and `tc` takes.
-    let on_purpose = first.contains("valid range is -64 to 256") && message.contains("add up to")
-        || first == "Illegal \"rtt\""
-        || first == "Illegal \"bandwidth\"";
-    match answer.done {
-        true if on_purpose => None,
-        true => Some(format!("  tc accepts it, ucake says: {message}")),
-        // `tc` prints a backslash and an n where it means a line feed.
-        false if answer.stderr.trim_end_matches("\\n") == first => None,
-        false => Some(format!("  ucake: {first}\n  tc:    {}", answer.stderr)),
-    }
+/// What docs/CLI.md says we refuse and `tc` takes.
+fn refused_on_purpose(message: &str) -> bool {
+    message.contains("valid range is -64 to 256")
+        || message == "Illegal \"rtt\""
+        || message == "Illegal \"bandwidth\""
 }

@@ -70,6 +70,9 @@ pub enum StateError {
     /// `del` where there is none.
     #[error("Error: Cannot delete qdisc with handle of zero.\n  there is none to delete")]
     NothingToDelete,
+    /// `del` of a handle where there is none.
+    #[error("Error: Invalid handle.\n  there is none to delete")]
+    NothingByThatHandle,
     /// `del` of another handle than that of the one that is there.
     #[error("Error: Invalid handle.\n  the one that is there has handle {0:x}:")]
     WrongHandle(u16),
@@ -120,6 +123,9 @@ impl<F: Frame> Egress<F> {
         let same = handle.is_none_or(|handle| handle == self.handle);
         match (&mut self.current, verb) {
             (Standing::PassThrough(_), Verb::Change) => Err(StateError::Missing),
+            (Standing::PassThrough(_), Verb::Del) if handle.is_some() => {
+                Err(StateError::NothingByThatHandle)
+            }
             (Standing::PassThrough(_), Verb::Del) => Err(StateError::NothingToDelete),
             (Standing::PassThrough(_), Verb::Add | Verb::Replace) => {
                 self.install(command);
@@ -131,7 +137,7 @@ impl<F: Frame> Egress<F> {
             }
             (Standing::Cake(_), Verb::Replace) if !same => {
                 self.install(command);
-                Ok(Event::Replaced)
+                Ok(Event::Added)
             }
             (Standing::Cake(_), Verb::Del) if !same => Err(StateError::WrongHandle(self.handle)),
             (Standing::Cake(_), Verb::Del) => {
@@ -265,7 +271,7 @@ mod tests {
             (with_handle(Verb::Change, 0x8001), Ok(Event::Changed)),
             (command(Verb::Change), Ok(Event::Changed)),
             (command(Verb::Replace), Ok(Event::Changed)),
-            (with_handle(Verb::Replace, 7), Ok(Event::Replaced)),
+            (with_handle(Verb::Replace, 7), Ok(Event::Added)),
             (command(Verb::Del), Ok(Event::Deleted)),
             (command(Verb::Del), Err(StateError::NothingToDelete)),
             (command(Verb::Change), Err(StateError::Missing)),

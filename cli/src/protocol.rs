@@ -140,10 +140,8 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
-    /// It was made where there was none.
+    /// It was made.
     Added,
-    /// It took the place of another.
-    Replaced,
     /// It was changed.
     Changed,
     /// It was taken away.

@@ -28,6 +28,8 @@ pub struct Options {
     pub iec: bool,
     /// `-force`: a batch goes on behind what failed.
     pub force: bool,
+    /// `-V`.
+    pub version: bool,
     /// `-batch FILE`.
     pub batch: Option<String>,
     /// `--control PATH`, before or after the verb.
@@ -92,6 +94,10 @@ impl TcError {
         Self { message: message.into(), exit: Self::USAGE }
     }
 
+    fn refused(message: impl Into<String>) -> Self {
+        Self { message: message.into(), exit: Self::REFUSED }
+    }
+
     fn incomplete() -> Self {
         let message = "Command line is not complete. Try option \"help\"".into();
         Self { message, exit: Self::INCOMPLETE }
@@ -111,7 +117,7 @@ PORT is a port of a running ucake, such as wan0 or tap:wan0. WORDS: ucake qdisc 
 
 /// Options of `tc` in its order, which decides what an abbreviation means; those without a place in
 /// [`Options`] are taken and mean nothing here.
-const OPTIONS: [&str; 14] = [
+const OPTIONS: [&str; 15] = [
     "statistics",
     "stats",
     "details",
@@ -126,6 +132,7 @@ const OPTIONS: [&str; 14] = [
     "oneline",
     "json",
     "Numeric",
+    "Version",
 ];
 const OBJECTS: [&str; 7] = ["qdisc", "class", "filter", "actions", "monitor", "exec", "help"];
 const QDISC_VERBS: [&str; 10] =
@@ -148,9 +155,11 @@ pub fn is_tc(args: &[String]) -> bool {
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
-            "--control" => drop(args.next()),
-            arg if arg.starts_with("--control=") => {}
+            // Nothing else has it before the verb.
+            arg if arg == "--control" || arg.starts_with("--control=") => return true,
             arg if option(arg) == Some("batch") => return true,
+            // Of ucake, who is asked by that name.
+            arg if option(arg) == Some("Version") => return false,
             arg if option(arg).is_some() => {}
             arg => return matches!(resolve(arg, &OBJECTS), Some("qdisc" | "class" | "monitor")),
         }
@@ -194,12 +203,13 @@ impl Options {
             Some("json") => self.json = true,
             Some("iec") => self.iec = true,
             Some("force") => self.force = true,
+            Some("Version") => self.version = true,
             Some("batch") => {
                 self.batch = Some(args.next().ok_or_else(TcError::incomplete)?.clone());
             }
             Some(_) => {}
             None => {
-                let message = format!("Option \"{arg}\" is unknown, try \"ucake help\".");
+                let message = format!("Option \"{arg}\" is unknown, try \"ucake -help\".");
                 return Err(TcError { message, exit: TcError::INCOMPLETE });
             }
         }
@@ -216,7 +226,7 @@ pub fn command(words: &[String]) -> Result<Command, TcError> {
     let Some(object) = words.next() else { return Ok(Command::Help) };
     let verb = words.next().unwrap_or("show");
     match resolve(object, &OBJECTS) {
-        Some("qdisc") => qdisc(verb, words),
+        Some("qdisc") => qdisc(object, verb, words),
         Some("class") => class(verb, words),
         Some("monitor") => Ok(Command::Monitor),
         Some("help") => Ok(Command::Help),
@@ -226,17 +236,21 @@ pub fn command(words: &[String]) -> Result<Command, TcError> {
     }
 }
 
-fn qdisc<'a>(verb: &str, words: impl Iterator<Item = &'a str>) -> Result<Command, TcError> {
-    let verb = match resolve(verb, &QDISC_VERBS) {
+fn qdisc<'a>(
+    object: &str,
+    typed: &str,
+    words: impl Iterator<Item = &'a str>,
+) -> Result<Command, TcError> {
+    let verb = match resolve(typed, &QDISC_VERBS) {
         Some("add") => Verb::Add,
         Some("change") => Verb::Change,
         Some("replace") => Verb::Replace,
         Some("delete") => Verb::Del,
         Some("list" | "show" | "lst") => return qdiscs(words),
         Some("help") => return Ok(Command::Help),
-        _ => return Err(unknown_verb(verb, "qdisc", "show, add, replace, change and del")),
+        _ => return Err(unknown_verb(typed, "qdisc", "show, add, replace, change and del")),
     };
-    modify(verb, words).map(Command::Modify)
+    modify(verb, &format!("{object} {typed}"), words).map(Command::Modify)
 }
 
 fn class<'a>(verb: &str, mut words: impl Iterator<Item = &'a str>) -> Result<Command, TcError> {
@@ -281,7 +295,14 @@ fn qdiscs<'a>(mut words: impl Iterator<Item = &'a str>) -> Result<Command, TcErr
     Ok(Command::Qdiscs { dev, handle })
 }
 
-fn modify<'a>(verb: Verb, mut words: impl Iterator<Item = &'a str>) -> Result<Modify, TcError> {
+/// `typed`: the words before `words`, for whoever is told where in the line something is wrong.
+fn modify<'a>(
+    verb: Verb,
+    typed: &str,
+    words: impl Iterator<Item = &'a str>,
+) -> Result<Modify, TcError> {
+    let all: Vec<_> = words.collect();
+    let mut words = all.iter().copied();
     let (mut dev, mut handle, mut kind) = (None, None, false);
     while let Some(word) = words.next() {
         match word {
@@ -298,36 +319,46 @@ fn modify<'a>(verb: Verb, mut words: impl Iterator<Item = &'a str>) -> Result<Mo
             other => return Err(foreign(other)),
         }
     }
-    let words = understood(verb, &words.collect::<Vec<_>>().join(" "))?;
+    let (before, of_cake) = all.split_at(all.len() - words.len());
+    let words = understood(verb, &format!("{typed} {}", before.join(" ")), &of_cake.join(" "))?;
     let Some(dev) = dev else {
-        return Err(TcError::usage("Cannot find device \"\"\n  type dev PORT before cake"));
+        return Err(TcError::refused(
+            "RTNETLINK answers: No such device\n  type dev PORT before cake",
+        ));
     };
     if !kind && verb != Verb::Del {
-        let message = "Error: Qdisc kind must be specified.\n  type cake behind the port".into();
-        return Err(TcError { message, exit: TcError::REFUSED });
+        let message = "Error: Qdisc kind must be specified.\n  type cake behind the port";
+        return Err(TcError::refused(message));
     }
     Ok(Modify { verb, dev, handle, words })
 }
 
 /// Words that are CAKE's; `del` needs none and takes none seriously, as in `tc`, but they must be words.
-fn understood(verb: Verb, line: &str) -> Result<String, TcError> {
+fn understood(verb: Verb, before: &str, line: &str) -> Result<String, TcError> {
     words::parse_line(line).map_err(|error| {
         let incomplete = matches!(error.problem, Problem::Incomplete { .. });
         let exit = if incomplete { TcError::INCOMPLETE } else { TcError::USAGE };
-        TcError { message: error.to_string(), exit }
+        TcError { message: error.behind(before).to_string(), exit }
     })?;
     Ok(if verb == Verb::Del { String::new() } else { line.to_owned() })
 }
 
+/// What the kernel would say, for want of what is not here.
 fn foreign(word: &str) -> TcError {
-    match word {
-        "parent" | "ingress" | "clsact" => TcError::usage(format!(
-            "\"{word}\" is not for ucake: its disciplines are at the root of a port; leave it out"
-        )),
-        kind => TcError::usage(format!(
-            "Unknown qdisc \"{kind}\"\n  ucake knows cake, and before it dev PORT, root and handle H:"
-        )),
-    }
+    let (first, why) = match word {
+        "parent" => {
+            ("Failed to find specified qdisc.", "disciplines of ucake are at the root of a port")
+        }
+        "ingress" | "clsact" => (
+            "Specified qdisc kind is unknown.",
+            "what comes in through a port leaves through the other: shape it there",
+        ),
+        _ => (
+            "Specified qdisc kind is unknown.",
+            "ucake has cake; before it dev PORT, root and handle H:",
+        ),
+    };
+    TcError::refused(format!("Error: {first}\n  \"{word}\": {why}"))
 }
 
 /// A handle as `tc` writes it: hexadecimal, a colon behind it or not; `None` leaves the choice to ucake.
@@ -458,9 +489,10 @@ mod tests {
             ("qdisc add dev wan0 handle xyz cake", 255, "invalid qdisc ID"),
             ("qdisc add dev wan0 handle 10000: cake", 255, "invalid qdisc ID"),
             ("qdisc add dev wan0 root", 2, "kind must be specified"),
-            ("qdisc add dev wan0 root fq_codel", 1, "Unknown qdisc \"fq_codel\""),
-            ("qdisc add dev wan0 ingress", 1, "root of a port"),
-            ("qdisc add root cake", 1, "dev PORT"),
+            ("qdisc add dev wan0 root fq_codel", 2, "kind is unknown.\n  \"fq_codel\""),
+            ("qdisc add dev wan0 ingress", 2, "shape it there"),
+            ("qdisc add dev wan0 parent 1:1 cake", 2, "root of a port"),
+            ("qdisc add root cake", 2, "dev PORT"),
             ("qdisc link dev wan0", 1, "is unknown"),
             ("qdisc show wan0", 1, "What is \"wan0\"?"),
             ("class add dev wan0", 1, "read-only"),
@@ -469,6 +501,7 @@ mod tests {
             ("-x qdisc show", 255, "Option \"-x\" is unknown"),
             ("-batch", 255, "not complete"),
             ("qdisc add dev wan0 cake help", 1, "besteffort"),
+            ("q add dev wan0 cake lan bestefort", 1, "column 25: did you mean"),
         ];
         for (line, exit, message) in table {
             let error = parse(line).expect_err(line);
@@ -489,6 +522,7 @@ mod tests {
             pretty: true,
             iec: true,
             force: true,
+            version: false,
             batch: Some("-".into()),
             control: Some("/a/b".into()),
         };

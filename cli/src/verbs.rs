@@ -20,6 +20,10 @@ pub(crate) use format::everything;
 pub(crate) fn main(args: &[String], by_its_name: bool) -> ExitCode {
     let outcome = tc::options(args).map_err(Failure::from).and_then(|(options, words)| {
         match &options.batch {
+            _ if options.version => {
+                crate::print(concat!("tc utility, ucake-", env!("CARGO_PKG_VERSION"), "\n"));
+                Ok(())
+            }
             Some(file) => batch(file, &options, by_its_name),
             None => tc::command(&words)
                 .map_err(Failure::from)
@@ -29,8 +33,11 @@ pub(crate) fn main(args: &[String], by_its_name: bool) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            failure.tell();
-            ExitCode::from(failure.exit)
+            let Failure { message, exit } = failure;
+            // Who typed tc is to type tc again.
+            let try_again = if by_its_name { "try \"tc " } else { "try \"ucake " };
+            eprintln!("{}", message.replace("try \"ucake ", try_again));
+            ExitCode::from(exit)
         }
     }
 }

@@ -280,7 +280,7 @@ fn every_verb_does_what_it_does_in_tc() {
         ),
         (
             "qdisc chan dev wan0 parent 1: cake",
-            1,
+            2,
             "root of a port",
             &cake("a:", "1Gbit", "raw overhead 0 "),
         ),
@@ -303,6 +303,70 @@ fn every_verb_does_what_it_does_in_tc() {
     assert_eq!(world.done("-j class show dev wan0"), "[]\n");
 }
 
+/// One line of a dialogue, and what was answered.
+#[derive(Default)]
+struct Turn<'a> {
+    typed: &'a str,
+    stdout: String,
+    /// The first line.
+    stderr: &'a str,
+    status: i32,
+}
+
+fn dialogue(text: &str) -> Vec<Turn<'_>> {
+    let mut turns = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        if let Some(typed) = line.strip_prefix("$ ") {
+            turns.push(Turn { typed, ..Turn::default() });
+            continue;
+        }
+        let turn: &mut Turn<'_> = turns.last_mut().expect("something was typed first");
+        if let Some(status) = line.strip_prefix("= ") {
+            turn.status = status.parse().expect("a number");
+        } else if let Some(message) = line.strip_prefix("! ") {
+            // `tc` prints a backslash and an n where it means a line feed.
+            turn.stderr = message.trim_end_matches("\\n");
+        } else {
+            turn.stdout.push_str(line);
+            turn.stdout.push('\n');
+        }
+    }
+    turns
+}
+
+/// What is answered otherwise on purpose, and why.
+const OTHERWISE: [(&str, &str); 3] = [
+    ("qdisc add dev d0 cake", "root may be left out, so that this one is there already"),
+    ("qdisc add dev d0 root", "the kind is missing first of all"),
+    ("qdisc add dev d0 root cake help", "our own text"),
+];
+
+#[test]
+fn a_dialogue_goes_as_it_does_with_tc() {
+    let Some(mut world) = World::new() else { return };
+    world.ucake = Some(world.run("lan0", "d0", ""));
+    world.done("qdisc del dev d0 root");
+    let turns = dialogue(include_str!("data/tc_dialogue.txt"));
+    assert!(turns.len() > 80);
+    let mut differences = String::new();
+    for Turn { typed, stdout, stderr, status } in turns {
+        if OTHERWISE.iter().any(|(otherwise, _)| *otherwise == typed) {
+            continue;
+        }
+        let output = world.tc(typed);
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        let err = err.replace("try \"ucake ", "try \"tc ");
+        let first = err.lines().next().unwrap_or_default();
+        if out != stdout || first != stderr || output.status.success() != (status == 0) {
+            differences += &format!(
+                "$ {typed}\n  tc: {status}: {stderr}\n{stdout}  ucake: {}: {err}\n{out}\n",
+                output.status
+            );
+        }
+    }
+    assert!(differences.is_empty(), "{differences}");
+}
+
 #[test]
 fn a_link_named_tc_works_the_same_and_says_what_is_not_its_own() {
     let Some(world) = World::running("") else { return };
@@ -316,6 +380,67 @@ fn a_link_named_tc_works_the_same_and_says_what_is_not_its_own() {
     assert_eq!(other.status.code(), Some(1));
     assert!(text(&other.stderr).contains("the system's tc"), "{}", text(&other.stderr));
     assert!(text(&tc("").stdout).starts_with("Usage: "));
+}
+
+#[test]
+fn what_sqm_scripts_type_is_understood_as_it_is() {
+    let Some(world) = World::running("") else { return };
+    let link = world.directory.join("tc");
+    std::os::unix::fs::symlink(cargo_bin("ucake"), &link).expect("a link");
+    let tc = |line: &str| world.command(&link, line).output().expect("the binary was built");
+    // Of piece_of_cake and layer_cake, each way, with what their users set. There the download leaves through an ifb, here
+    // through the port to the hosts; `stab` is for shapers that cannot count overhead.
+    let table = [
+        ("wan0", "bandwidth 9000kbit besteffort", "9Mbit besteffort triple-isolate"),
+        ("wan0", "bandwidth 9000kbit besteffort overhead 44 mpu 84 atm", "atm overhead 44 mpu 84 "),
+        (
+            "lan0",
+            "bandwidth 45000kbit besteffort wash",
+            "45Mbit besteffort triple-isolate nonat wash",
+        ),
+        (
+            "wan0",
+            "bandwidth 18000kbit diffserv3 overhead 18 mpu 64 noatm",
+            "noatm overhead 18 mpu 64 ",
+        ),
+        (
+            "wan0",
+            "bandwidth 18000kbit diffserv3 dual-srchost ack-filter",
+            "dual-srchost nonat nowash ack-filter",
+        ),
+        (
+            "lan0",
+            "bandwidth 90000kbit diffserv3 wash dual-dsthost ingress",
+            "dual-dsthost nonat wash ingress",
+        ),
+        ("lan0", "bandwidth 90000kbit diffserv4 memlimit 32mb rtt 50ms", "rtt 50ms"),
+        ("lan0", "unlimited besteffort", "bandwidth unlimited besteffort"),
+        ("wan0", "bandwidth 950000kbit diffserv3 no-split-gso ether-vlan ethernet", "950Mbit"),
+    ];
+    for (device, words, shown) in table {
+        // What was there may be gone already; nobody looks.
+        tc(&format!("qdisc del dev {device} root"));
+        let added = tc(&format!("qdisc add dev {device} root cake {words}"));
+        assert!(added.status.success(), "{words}: {}", text(&added.stderr));
+        let found = text(&tc(&format!("-s qdisc show dev {device}")).stdout);
+        assert!(found.starts_with("qdisc cake ") && found.contains(shown), "{words}: {found}");
+    }
+    for (line, said) in [
+        ("qdisc add dev lan0 handle ffff: ingress", "shape it there"),
+        ("qdisc add dev wan0 root stab mtu 2047 overhead 44 cake", "\"stab\""),
+        (
+            "filter add dev lan0 parent ffff: protocol all",
+            "Object \"filter\" is unknown, try \"tc help\"",
+        ),
+        ("qdisc add dev wan0 root fq_codel limit 1001", "Error: Specified qdisc kind is unknown."),
+    ] {
+        let output = tc(line);
+        assert!(
+            !output.status.success() && text(&output.stderr).contains(said),
+            "{line}: {output:?}"
+        );
+    }
+    assert_eq!(text(&tc("-V").stdout).split('-').next(), Some("tc utility, ucake"));
 }
 
 #[test]
@@ -378,9 +503,11 @@ fn monitor_prints_each_change_as_it_happens() {
     assert!(first.starts_with("qdisc cake 8001: dev wan0 root refcnt 2 bandwidth 3Mbit "));
     let rest: Vec<_> = rest.lines().filter(|line| !line.starts_with("qdisc cake 8001:")).collect();
     let expected = [
-        "deleted qdisc cake 8001: dev wan0 root refcnt 2 bandwidth 3Mbit ",
-        "added qdisc cake 8003: dev wan0 root refcnt 2 bandwidth 4Mbit ",
-        "replaced qdisc cake 5: dev wan0 root refcnt 2 bandwidth unlimited ",
+        "deleted qdisc cake 8001: dev wan0 root bandwidth 3Mbit ",
+        "deleted qdisc pfifo 0: dev wan0 root limit ",
+        "qdisc cake 8003: dev wan0 root refcnt 2 bandwidth 4Mbit ",
+        "deleted qdisc cake 8003: dev wan0 root bandwidth 4Mbit ",
+        "qdisc cake 5: dev wan0 root refcnt 2 bandwidth unlimited ",
     ];
     assert_eq!(rest.len(), expected.len(), "{rest:?}");
     for (line, start) in rest.iter().zip(expected) {

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Fetches the reference kernel: Debian's User-Mode Linux (unstable), a Linux that runs as an ordinary
-# program and has sch_cake as a module. Once; 200 MB when unpacked. Needs root, for apt. Prints the folder it is in.
+# program and has sch_cake as a module, and the tc of the same days. Once; 220 MB when unpacked. Needs root, for apt. Prints
+# the folder they are in, as "linux" and "tc".
 #
 # Where from: the Debian mirror that this machine's apt uses. UCAKE_ORACLE names another folder.
 set -euo pipefail
 
 cache=${UCAKE_ORACLE:-/var/cache/ucake-oracle}
-if [ -x "$cache/linux" ]; then echo "$cache"; exit 0; fi
+if [ -x "$cache/linux" ] && [ -x "$cache/tc" ]; then echo "$cache"; exit 0; fi
 
 # The first mirror of a Debian archive in apt's configuration, in either format.
 mirror() {
@@ -37,7 +38,8 @@ echo "deb [signed-by=$keys] $archive sid main" >"$work/sid.list"
 private=(-q -o "Dir::Etc::sourcelist=$work/sid.list" -o Dir::Etc::sourceparts=- -o APT::Sandbox::User=root
   -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache")
 apt-get "${private[@]}" update >/dev/null
-(cd "$work" && apt-get "${private[@]}" download user-mode-linux libc6 >/dev/null)
+(cd "$work" && apt-get "${private[@]}" download user-mode-linux libc6 \
+  iproute2 libbpf1 libelf1t64 libmnl0 libcap2 libzstd1 zlib1g >/dev/null)
 
 mkdir -p "$cache/root" "$cache/mod/lib"
 for package in "$work"/*.deb; do dpkg -x "$package" "$cache/root"; done
@@ -47,4 +49,7 @@ cp "$cache/root/usr/bin/linux.uml" "$cache/linux.new"
 patchelf --set-interpreter "$libraries/ld-linux-x86-64.so.2" --set-rpath "$libraries" "$cache/linux.new"
 ln -sfn "$cache/root/usr/lib/uml/modules" "$cache/mod/lib/modules"
 mv "$cache/linux.new" "$cache/linux"
+tc=$(find "$cache/root" -name tc -type f -path '*bin/*')
+printf '#!/bin/sh\nexec %s --library-path %s %s "$@"\n' "$libraries/ld-linux-x86-64.so.2" "$libraries" "$tc" >"$cache/tc"
+chmod +x "$cache/tc"
 echo "$cache"

@@ -120,12 +120,20 @@ impl Desk {
             change,
             entropy: crate::secret(),
         };
-        let (event, discipline) = line.apply(index, command, &self.ports).await?;
-        if discipline.handle == next_handle && matches!(event, Event::Added | Event::Replaced) {
+        let (event, [before, after]) = line.apply(index, command, &self.ports).await?;
+        if after.handle == next_handle && event == Event::Added {
             line.next_handle = following(next_handle);
         }
-        // There may be no watchers.
-        let _ = self.changes.send(Reply::Changed { event, discipline });
+        let happened = match event {
+            Event::Changed => vec![(Event::Changed, after)],
+            Event::Deleted => vec![(Event::Deleted, before)],
+            // What is made takes the place of something.
+            Event::Added => vec![(Event::Deleted, before), (Event::Added, after)],
+        };
+        for (event, discipline) in happened {
+            // There may be no watchers.
+            let _ = self.changes.send(Reply::Changed { event, discipline });
+        }
         Ok(Reply::Done)
     }
 }
@@ -167,27 +175,26 @@ impl Line {
         Ok(shown)
     }
 
-    /// Obeys, and says what came of it.
+    /// Obeys; what was done, and the discipline before and after it.
     async fn apply(
         &mut self,
         index: usize,
         command: egress::Command,
         ports: &[Named; 2],
-    ) -> Result<(Event, Shown), Refusal> {
+    ) -> Result<(Event, [Shown; 2]), Refusal> {
         self.shown = [None, None];
         let outcome = ask(&self.commands, move |bridge| {
             let now = bridge.now();
             let egress = leaving(bridge, index);
-            let before =
-                (command.verb == Verb::Del).then(|| (egress.handle(), egress.state(false, now)));
+            let state = |egress: &Egress<FrameBuf>| (egress.handle(), egress.state(false, now));
+            let before = state(egress);
             let event = egress.apply(&command)?;
-            let after = before.unwrap_or_else(|| (egress.handle(), egress.state(false, now)));
-            Ok::<_, egress::StateError>((event, after))
+            Ok::<_, egress::StateError>((event, [before, state(egress)]))
         });
-        let (event, (handle, state)) =
+        let (event, states) =
             outcome.await?.map_err(|error| Refusal::new(Class::State, error.to_string()))?;
         let port = ports.get(index).expect("the index is one of theirs");
-        Ok((event, named(port, handle, state)))
+        Ok((event, states.map(|(handle, state)| named(port, handle, state))))
     }
 }
 

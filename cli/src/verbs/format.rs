@@ -39,24 +39,17 @@ pub(super) fn classes(shown: &[Shown], options: &Options) -> String {
     queues.map(|(place, queues)| class::text(&place, queues, format)).collect()
 }
 
-/// What `monitor` prints of a change.
+/// What `monitor` prints of a change: text, even under `-j`, as of `tc`.
 pub(super) fn change(event: Event, shown: &Shown, options: &Options) -> String {
-    let word = match event {
-        Event::Added => Some("added"),
-        Event::Replaced => Some("replaced"),
-        Event::Changed => None,
-        Event::Deleted => Some("deleted"),
-    };
-    let format = Format { statistics: false, details: false, ..format_of(options) };
-    if options.json {
-        let mut object = object(shown, false, format);
-        if let (Some(word), Some(keys)) = (word, object.as_object_mut()) {
-            keys.insert(word.to_owned(), true.into());
+    let format = format_of(options);
+    match event {
+        Event::Added | Event::Changed => text(shown, false, format),
+        // No device refers to it any more.
+        Event::Deleted => {
+            let place = Place { refcnt: 1, ..place(shown, false) };
+            "deleted ".to_owned() + &text_at(&place, shown, format)
         }
-        return json::print(&[object], options.pretty);
     }
-    let word = word.map_or_else(String::new, |word| format!("{word} "));
-    word + &text(shown, false, format)
 }
 
 /// What is said under `-s`, and below it what only ucake counts where `tc` has no word for what is configured.
@@ -79,11 +72,14 @@ fn place(shown: &Shown, named: bool) -> Place<'_> {
 }
 
 fn text(shown: &Shown, named: bool, format: Format) -> String {
-    let place = place(shown, named);
+    text_at(&place(shown, named), shown, format)
+}
+
+fn text_at(place: &Place<'_>, shown: &Shown, format: Format) -> String {
     match &shown.state {
-        State::Cake { config, stats, .. } => show::qdisc(&place, config, stats, format),
+        State::Cake { config, stats, .. } => show::qdisc(place, config, stats, format),
         State::Pfifo { limit, backlog, stats } => {
-            pass_through::text(&place, &queue(*limit, *backlog, *stats), format)
+            pass_through::text(place, &queue(*limit, *backlog, *stats), format)
         }
     }
 }

@@ -94,6 +94,15 @@ pub enum Problem {
 }
 
 impl WordError {
+    /// The same error of the line that begins with `before`, the words that were typed before these.
+    #[must_use]
+    pub fn behind(mut self, before: &str) -> Self {
+        self.line = format!("{before} {}", self.line);
+        self.start += before.len() + 1;
+        self.end += before.len() + 1;
+        self
+    }
+
     /// Where the culprit stands, counted in characters from 1.
     pub fn column(&self) -> usize {
         self.line[..self.start].chars().count() + 1
