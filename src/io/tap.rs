@@ -155,6 +155,12 @@ impl Tap {
         Ok(Self { fd, name, offloads })
     }
 
+    /// The tap that `fd` is already, opened by [`Tap::open`] in another process, which says what came of it.
+    #[must_use]
+    pub const fn from_fd(fd: OwnedFd, name: String, offloads: u32) -> Self {
+        Self { fd, name, offloads }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
