@@ -185,6 +185,15 @@ impl AsFd for PacketSocket {
     }
 }
 
+/// Frames that found the buffer of a packet socket full since this was last asked, `socket` being a descriptor of it:
+/// for whoever has it and does not read it.
+///
+/// # Errors
+/// It is no packet socket.
+pub fn take_lost_before_reading(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    sys::packet_drops(socket).map(u64::from)
+}
+
 fn check_name(name: &str) -> Result<(), OpenError> {
     let wrong = name.is_empty()
         || name.len() >= sys::NAME_SIZE

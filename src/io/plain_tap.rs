@@ -180,13 +180,6 @@ impl AnyTap {
         }
     }
 
-    /// What its device's own queue lost, as [`Port::lost_before_reading`] has it of a port. Needs
-    /// `CAP_NET_ADMIN`.
-    #[must_use]
-    pub fn lost_before_reading(&self) -> Option<u64> {
-        tap::lost_before_reading(self.name(), self.as_fd())
-    }
-
     /// Puts it to work. Call within a tokio runtime.
     ///
     /// # Errors
