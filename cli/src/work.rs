@@ -20,7 +20,7 @@ use ucake::io::tap::{self, Tap};
 use ucake::io::timer::Timer;
 use ucake::units::FrameLen;
 use ucake_cli::egress::Egress;
-use ucake_cli::protocol::State;
+use ucake_cli::protocol::{State, Supervision};
 use ucake_cli::value;
 
 use crate::args::PortName;
@@ -85,7 +85,7 @@ impl Work {
         let known = Known {
             names: ports.each_ref().map(named),
             before: ports.each_ref().map(|port| port.counts.clone()),
-            whose,
+            whose: whose.clone(),
         };
         let desk = Desk::new(whose, known.names.clone(), commands.clone(), next_handle(kept));
         let control = listener.map(|fd| Control::start(fd.into(), desk)).transpose()?;
@@ -116,6 +116,12 @@ impl Work {
 }
 
 impl Handle {
+    /// What became of those before, as the supervisor knows it now.
+    pub(crate) fn set_supervision(&self, supervision: Supervision) {
+        let pid = std::process::id();
+        self.known.whose.set_supervision(Supervision { pid, ..supervision });
+    }
+
     /// Everything that is to be kept.
     pub(crate) fn news(&self, bridge: &mut Egresses) -> [News; 2] {
         let now = bridge.now();
@@ -138,7 +144,7 @@ impl Handle {
         let ports = if lost.is_some() { bridge.counts() } else { bridge.snapshot() }.ports;
         let direction = |number: usize, egress: &Egress<FrameBuf>| {
             let state = egress.state(false, now);
-            verbs::everything(&names[number].shown(whose.supervision, egress.handle(), state))
+            verbs::everything(&names[number].shown(whose.supervision(), egress.handle(), state))
         };
         let up = direction(1, bridge.up());
         let down = direction(0, bridge.down());

@@ -207,7 +207,8 @@ impl Load {
                 note(&breaks, source.write(&[7; 65_536]));
             }
         });
-        let (stopped, breaks, count) = (Arc::clone(&stop), Arc::clone(&broken), Arc::clone(&received));
+        let (stopped, breaks, count) =
+            (Arc::clone(&stop), Arc::clone(&broken), Arc::clone(&received));
         let drain = thread::spawn(move || {
             let mut buffer = vec![0; 65_536];
             while !stopped.load(Ordering::Relaxed) {
@@ -354,7 +355,8 @@ fn a_data_process_killed_under_load_is_replaced_before_anybody_notices() {
     let (table, log) = world.stop();
     assert_eq!(log.lines().filter(|line| line.contains("another one goes on")).count(), 3, "{log}");
     // 3.5 MB went through in all, whoever counted them.
-    let line = table.lines().find(|line| line.starts_with("port wan0: ")).expect("the table has it");
+    let line =
+        table.lines().find(|line| line.starts_with("port wan0: ")).expect("the table has it");
     let wrote = line.split("wrote ").nth(1).and_then(|rest| rest.split(' ').next());
     assert!(wrote.expect("bytes").parse::<u64>().expect("bytes") > 3_500_000, "{line}");
     assert!(line.contains("lost before reading 0)"), "{line}");
@@ -483,7 +485,10 @@ fn a_series_of_deaths_ends_in_a_pass_through_and_the_words_are_not_forgotten() {
     drop((load, ticks));
     let (table, log) = world.stop();
     assert!(table.contains("qdisc pfifo 0: dev wan0"), "{table}");
-    assert!(log.contains("without CAKE for a while") && log.contains("the supervisor passes"), "{log}");
+    assert!(
+        log.contains("without CAKE for a while") && log.contains("the supervisor passes"),
+        "{log}"
+    );
 }
 
 #[test]

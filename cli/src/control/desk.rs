@@ -1,8 +1,9 @@
 //! Requests become commands of the bridge, and what comes back becomes replies.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex, broadcast, mpsc, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, broadcast, mpsc, oneshot};
 use ucake::io::driver::{Bridge, Command};
 use ucake::io::pool::FrameBuf;
 use ucake_cli::egress::{self, Egress};
@@ -30,12 +31,27 @@ pub(crate) struct Named {
 }
 
 /// Whose requests are dealt with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Whose {
     /// The process to send signals to.
     pub(crate) pid: u32,
-    /// What is known of those before it, where there is a supervisor.
-    pub(crate) supervision: Option<Supervision>,
+    /// What is known of those that handled frames, where there is a supervisor.
+    pub(crate) supervision: Option<Arc<Mutex<Supervision>>>,
+}
+
+impl Whose {
+    /// What is known now.
+    pub(crate) fn supervision(&self) -> Option<Supervision> {
+        let known = self.supervision.as_ref()?;
+        Some(*known.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// It is this from now on.
+    pub(crate) fn set_supervision(&self, supervision: Supervision) {
+        if let Some(known) = &self.supervision {
+            *known.lock().unwrap_or_else(PoisonError::into_inner) = supervision;
+        }
+    }
 }
 
 /// Where requests are dealt with.
@@ -44,14 +60,14 @@ pub(crate) struct Desk {
     /// The one on the side of the hosts, then the one on the side of the bottleneck.
     ports: [Named; 2],
     changes: broadcast::Sender<Reply>,
-    bridge: Mutex<Line>,
+    bridge: AsyncMutex<Line>,
 }
 
 /// The way to the bridge, which one request at a time may go.
 struct Line {
     commands: mpsc::Sender<Command<Egress<FrameBuf>>>,
     next_handle: u16,
-    supervision: Option<Supervision>,
+    whose: Whose,
     /// What both disciplines were, and when; without and with queues.
     shown: [Option<(Instant, Vec<Shown>)>; 2],
 }
@@ -65,15 +81,17 @@ impl Desk {
         next_handle: u16,
     ) -> Self {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
-        let supervision = whose.supervision;
-        let line = Line { commands, next_handle, supervision, shown: [None, None] };
-        Self { whose, ports, changes, bridge: Mutex::new(line) }
+        let line = Line { commands, next_handle, whose: whose.clone(), shown: [None, None] };
+        Self { whose, ports, changes, bridge: AsyncMutex::new(line) }
     }
 
     fn hello(&self) -> Reply {
-        let Whose { pid, supervision } = self.whose;
-        let release = env!("CARGO_PKG_VERSION").to_owned();
-        Reply::Hello { program: "ucake".to_owned(), release, pid, supervision }
+        Reply::Hello {
+            program: "ucake".to_owned(),
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: self.whose.pid,
+            supervision: self.whose.supervision(),
+        }
     }
 
     /// Changes from now on.
@@ -172,7 +190,7 @@ impl Line {
         let shown: Vec<Shown> = ports
             .iter()
             .zip(states.await?)
-            .map(|(port, (handle, state))| port.shown(self.supervision, handle, state))
+            .map(|(port, (handle, state))| port.shown(self.whose.supervision(), handle, state))
             .collect();
         *kept = Some((Instant::now(), shown.clone()));
         Ok(shown)
@@ -198,7 +216,7 @@ impl Line {
         let (event, (handle, state)) =
             outcome.await?.map_err(|error| Refusal::new(Class::State, error.to_string()))?;
         let port = ports.get(index).expect("the index is one of theirs");
-        Ok((event, port.shown(self.supervision, handle, state)))
+        Ok((event, port.shown(self.whose.supervision(), handle, state)))
     }
 }
 

@@ -69,10 +69,10 @@ pub(crate) fn serve(end: OwnedFd, rights: Rights) -> anyhow::Result<()> {
             let _ = link.tell(&News::Sandboxed(report));
             ignore_signals()?;
         }
-        let mut supervision = kept.supervision;
-        supervision.pid = std::process::id();
-        let whose = Whose { pid: supervisor.unsigned_abs(), supervision: Some(supervision) };
+        let supervision = Some(Arc::default());
+        let whose = Whose { pid: supervisor.unsigned_abs(), supervision };
         let work = Work::new(&kept, fds, whose)?;
+        work.handle.set_supervision(kept.supervision);
         obey(work, &link).await
     })
 }
@@ -154,6 +154,10 @@ async fn take_orders(handle: Handle, link: Arc<Link>, last: Rc<RefCell<Option<Or
         // What makes no sense is as bad as nobody there.
         let order = link.next::<Order>().await.ok().flatten();
         let command = match order {
+            Some(Order::Know(supervision)) => {
+                handle.set_supervision(supervision);
+                continue;
+            }
             Some(Order::Show { lost }) => {
                 let handle = handle.clone();
                 Command::With(Box::new(move |bridge| {

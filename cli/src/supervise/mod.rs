@@ -25,6 +25,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
+use ucake::io::inherited;
 use ucake_cli::sandbox::Report;
 
 use crate::control::Socket;
@@ -58,6 +59,9 @@ pub(crate) fn run(
     socket: Option<Socket>,
 ) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    if let Err(error) = inherited::keep_from_children() {
+        debug!(%error, "the data process gets whatever was open when we were started");
+    }
     runtime.context("cannot start")?.block_on(async {
         let signals = Signals::watch().context("cannot watch for signals")?;
         let health = Health::new();
@@ -183,10 +187,10 @@ impl Supervisor {
                 }
                 what = self.signals.next() => match (what, told.is_some()) {
                     (Asked::Stop, true) => break End::Stopped,
-                    (Asked::Show, _) => self.order(link, |lost| Order::Show { lost }),
+                    (Asked::Show, _) => order(link, &Order::Show { lost: self.lost() }),
                     (Asked::Stop, false) => {
                         (missed, patience, told) = (0, STOP, Some(End::Stopped));
-                        self.order(link, |lost| Order::Stop { lost });
+                        order(link, &Order::Stop { lost: self.lost() });
                     }
                     (Asked::Upgrade, false) => self.try_candidate(),
                     (Asked::Upgrade, true) => {}
@@ -196,15 +200,18 @@ impl Supervisor {
                     match outcome {
                         Ok(()) if told.is_none() => {
                             (missed, patience, told) = (0, STOP, Some(End::Retired));
-                            self.order(link, |_| Order::Retire);
+                            order(link, &Order::Retire);
                         }
                         Ok(()) => {}
-                        Err(reason) => self.refuse_upgrade(&reason),
+                        Err(reason) => {
+                            self.refuse_upgrade(&reason);
+                            order(link, &Order::Know(self.kept.supervision));
+                        }
                     }
                 }
                 () = until(retry), if retry.is_some() => {
                     (missed, patience, told) = (0, STOP, Some(End::Retry));
-                    self.order(link, |_| Order::Retire);
+                    order(link, &Order::Retire);
                 }
             }
         };
@@ -220,17 +227,14 @@ impl Supervisor {
         end
     }
 
-    /// One that has no room for an order hangs, and is found out by its silence.
-    fn order(&mut self, link: &Link, order: impl FnOnce(Vec<Option<u64>>) -> Order) {
+    /// What each port's device lost before it was read, by now.
+    fn lost(&mut self) -> Vec<Option<u64>> {
         let ports = self.kept.bridges.iter_mut().flat_map(|bridge| &mut bridge.ports);
         let lost = ports.zip(&self.ports).map(|(port, fd)| {
             work::count_lost(port, fd.as_fd());
             port.lost
         });
-        let order = order(lost.collect());
-        if let Err(error) = link.tell(&order) {
-            debug!(%error, "the data process takes no orders");
-        }
+        lost.collect()
     }
 
     /// Counts and tells of one that ended unasked.
@@ -267,6 +271,13 @@ impl Supervisor {
         for measure in report.failures() {
             warn!(%measure, "the data process could not give this up");
         }
+    }
+}
+
+/// One that has no room for an order hangs, and is found out by its silence.
+fn order(link: &Link, order: &Order) {
+    if let Err(error) = link.tell(order) {
+        debug!(%error, "the data process takes no orders");
     }
 }
 

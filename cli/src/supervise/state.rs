@@ -163,6 +163,8 @@ pub(crate) enum News {
 /// What the data process is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Order {
+    /// Tell it to whoever asks.
+    Know(Supervision),
     /// Print the statistics.
     Show {
         /// What each port's device lost before it was read, port by port.
