@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::{fmt, fs};
 
 use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetStatus, Scope,
+    ABI, Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetCreated,
+    RulesetStatus, Scope,
 };
 use rustix::fs::{Gid, Uid};
 use rustix::thread::{
@@ -121,24 +122,23 @@ fn drop_bounding_set(keep: CapabilitySet) {
     }
 }
 
+/// All three are tried even if one is refused: in a user namespace groups may be what cannot be given up.
 fn become_user(User { uid, gid }: User, keep: CapabilitySet) -> rustix::io::Result<String> {
     let now = rustix::process::geteuid();
     if now == Uid::from_raw(uid) {
         return Ok(uid.to_string());
     }
-    let refused = |errno| {
-        if now.is_root() { Err(errno) } else { Ok(format!("{} as before", now.as_raw())) }
-    };
     if !keep.is_empty() {
         set_keep_capabilities(true)?;
     }
-    let gid = Gid::from_raw(gid);
-    let changed =
-        set_thread_groups(&[]).and_then(|()| set_thread_res_gid(gid, gid, gid)).and_then(|()| {
-            let uid = Uid::from_raw(uid);
-            set_thread_res_uid(uid, uid, uid)
-        });
-    changed.map_or_else(refused, |()| Ok(uid.to_string()))
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    let groups = set_thread_groups(&[]).and(set_thread_res_gid(gid, gid, gid));
+    match groups.and(set_thread_res_uid(uid, uid, uid)) {
+        Ok(()) => Ok(uid.as_raw().to_string()),
+        Err(errno) if now.is_root() => Err(errno),
+        // Whoever is not root has nothing to give up.
+        Err(_) => Ok(format!("{} as before", now.as_raw())),
+    }
 }
 
 fn drop_capabilities(keep: CapabilitySet) -> rustix::io::Result<String> {
@@ -158,7 +158,7 @@ fn restrict_files() -> Result<String, String> {
         .and_then(|rules| rules.handle_access(AccessNet::from_all(LANDLOCK)))
         .and_then(|rules| rules.scope(Scope::from_all(LANDLOCK)))
         .and_then(Ruleset::create)
-        .and_then(|rules| rules.restrict_self());
+        .and_then(RulesetCreated::restrict_self);
     match restricted.map(|status| status.ruleset) {
         Ok(RulesetStatus::FullyEnforced) => Ok("no files".to_owned()),
         Ok(RulesetStatus::PartiallyEnforced) => {

@@ -36,13 +36,20 @@ struct World {
     ucake: Option<Child>,
 }
 
+/// What the ports are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Taps,
+    PacketSockets,
+}
+
 impl World {
     /// `None`, aloud, where there can be none.
     fn new(words: &str) -> Option<Self> {
-        Self::with(words, &[])
+        Self::with(Kind::Taps, words, &[])
     }
 
-    fn with(words: &str, more: &[&str]) -> Option<Self> {
+    fn with(kind: Kind, words: &str, more: &[&str]) -> Option<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let middle = Namespace::new("middle").map_err(|error| error.to_string());
         let usable = middle.and_then(|middle| {
@@ -64,19 +71,27 @@ impl World {
         let program = directory.join("ucake");
         fs::copy(cargo_bin("ucake"), &program).expect("the binary was built");
         let mut command = Command::new(&program);
-        command.args(["run", "tap:lan0", "tap:wan0", "--up", words]).args(more);
+        let ports = match kind {
+            Kind::Taps => ["tap:lan0", "tap:wan0"],
+            Kind::PacketSockets => {
+                middle.run(|| ["lan0", "wan0"].map(plug_in));
+                ["packet:lan0", "packet:wan0"]
+            }
+        };
+        command.arg("run").args(ports).args(["--up", words]).args(more);
         command.arg("--control").arg(directory.join("control.sock"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let ucake = Some(middle.run(move || command.spawn()).expect("a program"));
         await_that("an answer", || UnixStream::connect(directory.join("control.sock")).is_ok());
-        let ends = [("lan0", CLIENT), ("wan0", SERVER)].map(|(tap, address)| {
-            let end = Namespace::new(tap).expect("as before");
+        let far = if kind == Kind::Taps { ["lan0", "wan0"] } else { ["lan0-far", "wan0-far"] };
+        let ends = [(far[0], CLIENT), (far[1], SERVER)].map(|(device, address)| {
+            let end = Namespace::new(device).expect("as before");
             let file = end.file().expect("it lives");
-            middle.run(move || netlink::move_to(tap, &file)).expect("it is there");
+            middle.run(move || netlink::move_to(device, &file)).expect("it is there");
             end.run(move || {
                 let addresses = vec![(address, 24)];
                 let options = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
-                netlink::configure(tap, &options).expect("it obeys");
+                netlink::configure(device, &options).expect("it obeys");
             });
             end
         });
@@ -178,6 +193,13 @@ impl Drop for World {
         }
         let _ = fs::remove_dir_all(&self.directory);
     }
+}
+
+/// A device with a wire to another one.
+fn plug_in(name: &str) {
+    netlink::add_veth(name, &format!("{name}-far")).expect("as before");
+    let up = LinkOptions { up: Some(true), ..LinkOptions::default() };
+    netlink::configure(name, &up).expect("it obeys");
 }
 
 /// TCP from client to server over one connection until dropped.
@@ -323,7 +345,16 @@ fn status(process: Pid, field: &str) -> String {
 
 #[test]
 fn a_data_process_killed_under_load_is_replaced_before_anybody_notices() {
-    let Some(mut world) = World::new("bandwidth 20mbit") else { return };
+    killed_under_load(Kind::Taps);
+}
+
+#[test]
+fn so_it_is_between_packet_sockets() {
+    killed_under_load(Kind::PacketSockets);
+}
+
+fn killed_under_load(kind: Kind) {
+    let Some(mut world) = World::with(kind, "bandwidth 20mbit", &[]) else { return };
     let (load, ticks) = (Load::start(&world.ends), Ticks::start(&world.ends));
     load.goes_on_for(500_000);
     world.done("qdisc change dev wan0 root cake bandwidth 18mbit overhead 38");
@@ -353,7 +384,11 @@ fn a_data_process_killed_under_load_is_replaced_before_anybody_notices() {
     assert!(json.contains("\"died\":3,\"hung\":0"), "{json}");
     drop((load, ticks));
     let (table, log) = world.stop();
-    assert_eq!(log.lines().filter(|line| line.contains("another one goes on")).count(), 3, "{log}");
+    assert_eq!(
+        log.lines().filter(|line| line.contains("died; another one goes on")).count(),
+        3,
+        "{log}"
+    );
     // 3.5 MB went through in all, whoever counted them.
     let line =
         table.lines().find(|line| line.starts_with("port wan0: ")).expect("the table has it");
@@ -536,6 +571,37 @@ fn a_data_process_has_no_rights_and_holds_nothing_but_what_it_needs() {
     assert_eq!(files, ["/dev/net/tun"; 2], "{kinds:?}");
 }
 
+#[test]
+fn in_a_user_namespace_it_gives_up_what_it_can_and_says_what_it_cannot() {
+    let Some(world) = World::new("") else { return };
+    let socket = world.directory.join("other.sock");
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--net"]).arg(cargo_bin("ucake"));
+    unshare.args(["run", "tap:lan0", "tap:wan0", "--control"]).arg(&socket);
+    let spawned =
+        unshare.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let Ok(mut child) = spawned else { return eprintln!("SKIPPED: there is no unshare") };
+    await_that("an answer or an end", || {
+        UnixStream::connect(&socket).is_ok() || child.try_wait().expect("our child").is_some()
+    });
+    if child.try_wait().expect("our child").is_some() {
+        let output = child.wait_with_output().expect("our child");
+        return eprintln!("SKIPPED: {}", text(&output.stderr));
+    }
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let data = fs::read_to_string(children).expect("it runs");
+    let data = pid(data.trim().parse().expect("one"));
+    await_that("the end of its rights", || status(data, "NoNewPrivs") == "1");
+    for set in ["CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        assert_eq!(status(data, set), "0000000000000000", "{set}");
+    }
+    kill_process(pid(child.id()), Signal::TERM).expect("our child");
+    let output = child.wait_with_output().expect("our child");
+    assert!(output.status.success());
+    let log = text(&output.stderr);
+    assert!(log.contains("could not give this up") && log.contains("user: "), "{log}");
+}
+
 /// The user that data processes are.
 struct User {
     uid: String,
@@ -551,7 +617,9 @@ impl User {
 
 #[test]
 fn without_a_supervisor_there_is_one_process_and_no_upgrade() {
-    let Some(mut world) = World::with("bandwidth 20mbit", &["--no-supervisor"]) else { return };
+    let Some(mut world) = World::with(Kind::Taps, "bandwidth 20mbit", &["--no-supervisor"]) else {
+        return;
+    };
     let load = Load::start(&world.ends);
     load.goes_on_for(500_000);
     match world.ask(&Request::Hello) {

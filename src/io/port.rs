@@ -328,3 +328,29 @@ impl WriteErrors {
         self.invalid + self.down + self.no_buffers + self.full + self.too_long
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_that_go_on_from_others_have_both() {
+        let before = Counters {
+            frames_in: 3,
+            largest_read: 1514,
+            refused: vec![(Refused::Fragment, 2), (Refused::TooLong, 1)],
+            write_errors: WriteErrors { down: 4, ..WriteErrors::default() },
+            ..Counters::default()
+        };
+        let now = Counters {
+            frames_in: 2,
+            largest_read: 60,
+            refused: vec![(Refused::TooLong, 5)],
+            ..Counters::default()
+        };
+        let both = now.going_on_from(&before);
+        assert_eq!((both.frames_in, both.largest_read), (5, 1514));
+        assert_eq!(both.refused, [(Refused::TooLong, 6), (Refused::Fragment, 2)]);
+        assert_eq!(both.write_errors.total(), 4);
+    }
+}

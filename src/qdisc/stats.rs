@@ -252,3 +252,42 @@ pub struct QueueStats {
     /// How long ago BLUE moved; only while it drops.
     pub blue_timer: Option<Span>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_goes_on_and_what_is_of_the_moment_does_not() {
+        let tin = TinStats {
+            packets: 5,
+            drops: 1,
+            backlog: FrameLen(9),
+            max_packet_len: FrameLen(1514),
+            sparse_flows: 2,
+            ..TinStats::default()
+        };
+        let before = Stats {
+            sent_bytes: u64::MAX,
+            sent_packets: 10,
+            backlog: FrameLen(9),
+            memory_used: MemSize(100),
+            network_size: MinMax { min: 40, max: 1400 },
+            largest_burst: FrameLen(3000),
+            tins: vec![tin; 3],
+            ..Stats::default()
+        };
+        let fresh = Stats { tins: vec![TinStats::default(); 3], ..Stats::default() };
+        let network_size = MinMax { min: 60, max: 1500 };
+        let now = Stats { sent_bytes: 7, sent_packets: 1, network_size, ..fresh.clone() };
+        let both = now.going_on_from(&before);
+        assert_eq!((both.sent_bytes, both.sent_packets), (u64::MAX, 11), "it does not run over");
+        assert_eq!((both.backlog, both.memory_used), (FrameLen::ZERO, MemSize(100)));
+        assert_eq!(both.network_size, MinMax { min: 40, max: 1500 });
+        assert_eq!(both.largest_burst, FrameLen(3000));
+        let TinStats { packets, drops, backlog, max_packet_len, sparse_flows, .. } = both.tins[2];
+        assert_eq!((packets, drops, backlog), (5, 1, FrameLen::ZERO));
+        assert_eq!((max_packet_len, sparse_flows), (FrameLen(1514), 0));
+        assert_eq!(fresh.clone().going_on_from(&Stats::default()), fresh);
+    }
+}

@@ -129,8 +129,8 @@ impl Supervisor {
                     self.health.retry(Instant::now());
                     info!("CAKE is tried again");
                 }
-                End::Died => self.count_end(|supervision| supervision.died += 1).await,
-                End::Hung => self.count_end(|supervision| supervision.hung += 1).await,
+                End::Died => self.count_end(false).await,
+                End::Hung => self.count_end(true).await,
             }
         }
     }
@@ -218,7 +218,7 @@ impl Supervisor {
         // Whatever it does now nobody wants any more.
         worker.kill();
         match worker.end().await {
-            Ok(fate) => debug!(fate, ?end, "the data process ended"),
+            Ok(fate) => info!(fate, ?end, "the data process ended"),
             Err(worker) => {
                 warn!(pid = worker.pid(), "the data process cannot be ended; going on without");
                 self.stuck.push(worker);
@@ -238,16 +238,20 @@ impl Supervisor {
     }
 
     /// Counts and tells of one that ended unasked.
-    async fn count_end(&mut self, count: impl FnOnce(&mut ucake_cli::protocol::Supervision)) {
+    async fn count_end(&mut self, hung: bool) {
         let before = self.health.mode();
         let mode = self.health.ended(Instant::now());
         let ports = self.kept.bridges.iter_mut().flat_map(|bridge| &mut bridge.ports);
         let packets: u64 = ports.map(state::KeptPort::lose_queue).sum();
         let supervision = &mut self.kept.supervision;
-        count(supervision);
         supervision.packets_lost += packets;
-        let (died, hung) = (supervision.died, supervision.hung);
-        warn!(died, hung, packets, "the data process ended or hung; another one goes on");
+        if hung {
+            supervision.hung += 1;
+            warn!(times = supervision.hung, packets, "the data process hung; another one goes on");
+        } else {
+            supervision.died += 1;
+            warn!(times = supervision.died, packets, "the data process died; another one goes on");
+        }
         if mode != before {
             match mode {
                 Mode::Shape => {}

@@ -33,9 +33,7 @@ impl Worker {
         // What runs is what was tried, whatever stands in its place by now.
         let program = if Path::new(SELF).exists() { Path::new(SELF) } else { program };
         let mut command = Command::new(program);
-        // Signals from a terminal are for the supervisor.
-        command.arg0("ucake").arg("data").stdin(Stdio::from(end)).process_group(0);
-        command.spawn().map(Self::Process)
+        command.arg0("ucake").arg("data").stdin(Stdio::from(end)).spawn().map(Self::Process)
     }
 
     /// A thread, which has all the rights we have.
