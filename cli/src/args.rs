@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use serde::{Deserialize, Serialize};
 use ucake::io::batch::Coalescing;
 use ucake::io::driver::Doorbell;
 use ucake::packet::coalesce::Push;
@@ -13,6 +14,7 @@ use ucake::qdisc::Change;
 use ucake::time::Span;
 use ucake::units::Rate;
 
+use ucake_cli::sandbox::User;
 use ucake_cli::{value, words};
 
 /// CAKE, the queue discipline that keeps a link's queue short and shares it fairly, as an ordinary
@@ -40,6 +42,8 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Watch what queues do to a ping: a bottleneck in the laboratory
     Lab(LabArgs),
+    /// Exchange a running ucake for the program that now stands where it was started from
+    Upgrade(UpgradeArgs),
     /// Say what this machine can do, and what to do about what it cannot
     Doctor(DoctorArgs),
     /// Write the script that completes this command in a shell
@@ -47,6 +51,34 @@ pub(crate) enum Command {
         /// Which shell
         shell: Shell,
     },
+    /// Handle frames for a supervisor; what is needed comes from standard input
+    #[command(hide = true)]
+    Data,
+    /// Go on where another ucake leaves off; what is needed comes from standard input
+    #[command(hide = true)]
+    Resume(ResumeArgs),
+}
+
+/// Exchange a running ucake for the program that now stands where it was started from.
+///
+/// The new program is tried first; if it cannot go on, nothing changes. Ports stay open, configuration and counters
+/// are kept; what is lost are the frames that were queued. For root, and for the user that runs it.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct UpgradeArgs {
+    /// Socket of the one that is meant, if more than one runs
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+/// Go on where another ucake leaves off.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ResumeArgs {
+    /// Only say whether that would be possible
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// What the first one was started with, for people to see
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<String>,
 }
 
 /// Say what this machine can do, and what to do about what it cannot.
@@ -96,10 +128,20 @@ pub(crate) struct RunArgs {
     /// Group that may use it, besides the owner
     #[arg(long, value_name = "GROUP")]
     pub(crate) control_group: Option<String>,
+    /// User that frames are handled as, by name or number
+    #[arg(long, value_name = "USER", default_value = "nobody", value_parser = user)]
+    pub(crate) user: User,
+    /// Handle frames in the process that is started, with all its rights, and end when it ends
+    #[arg(long)]
+    pub(crate) no_supervisor: bool,
+}
+
+fn user(name: &str) -> Result<User, String> {
+    User::find(name).ok_or_else(|| format!("there is no user \"{name}\""))
 }
 
 /// Which frames are joined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Coalesce {
     /// Those that are the same to the bit once they are split again
     Exact,
@@ -120,7 +162,7 @@ impl From<Coalesce> for Coalescing {
 }
 
 /// When a port sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub(crate) enum Bell {
     /// Once for all that is due, while its device holds little
     Batch,
@@ -267,7 +309,7 @@ fn flow_count(text: &str) -> Result<usize, &'static str> {
 }
 
 /// The name of a port: what kind it is, and which one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PortName {
     /// A tap device.
     Tap(String),

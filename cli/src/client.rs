@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Pid;
 use ucake_cli::protocol::{self, PortLine, Reply, Request};
 
 use crate::control::DEFAULT_DIRECTORY;
@@ -96,6 +98,20 @@ impl Client {
                 _ => ClientError::Broken { path, source: error },
             }),
         }
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The process that listens there, by the kernel's word.
+    ///
+    /// # Errors
+    /// The kernel does not tell, or that process has no number here.
+    pub(crate) fn listener(&self) -> io::Result<Pid> {
+        let credentials = socket_peercred(self.stream.get_ref())?;
+        Ok(credentials.pid)
     }
 
     /// Asks, and waits for the answer.

@@ -10,6 +10,7 @@ mod desk;
 mod lines;
 mod socket;
 
+use std::os::unix::net::UnixListener as StdListener;
 use std::rc::Rc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use tokio::task::LocalSet;
 use tracing::{debug, warn};
 use ucake_cli::protocol::{self, Class, Refusal, Reply, Request};
 
-pub(crate) use desk::{Desk, Named};
+pub(crate) use desk::{Desk, Named, Whose, following};
 use lines::{LineError, Lines};
 pub(crate) use socket::{DEFAULT_DIRECTORY, Socket, open, open_default};
 
@@ -32,15 +33,15 @@ const READ_PATIENCE: Duration = Duration::from_secs(5);
 /// After a failure to accept, which is most likely for want of descriptors, others get time to close some.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A control socket at work; it stops, and its path is removed, when this is dropped.
+/// A control socket at work; it stops when this is dropped.
 pub(crate) struct Control {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Control {
-    /// Answers at `socket` for the bridge behind `desk`.
-    pub(crate) fn start(socket: Socket, desk: Desk) -> anyhow::Result<Self> {
+    /// Answers at `listener` for the bridge behind `desk`.
+    pub(crate) fn start(listener: StdListener, desk: Desk) -> anyhow::Result<Self> {
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -50,7 +51,7 @@ impl Control {
             let local = LocalSet::new();
             local.block_on(&runtime, async {
                 tokio::select! {
-                    () = serve(&socket, desk) => {}
+                    () = serve(listener, desk) => {}
                     // An error is as good: whoever held the other end is gone.
                     _ = stopped => {}
                 }
@@ -74,8 +75,8 @@ impl Drop for Control {
     }
 }
 
-async fn serve(socket: &Socket, desk: Desk) {
-    let listener = match socket.listener() {
+async fn serve(listener: StdListener, desk: Desk) {
+    let listener = match UnixListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return warn!(%error, "the control socket does not work"),
     };

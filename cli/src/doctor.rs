@@ -70,6 +70,7 @@ pub fn examine() -> Vec<Finding> {
         checks::timer(),
         checks::governor(),
         checks::sch_cake(),
+        checks::sandbox(),
     ]);
     findings
 }
@@ -119,7 +120,9 @@ mod tests {
         once.sort_unstable();
         once.dedup();
         assert_eq!(once.len(), checks.len(), "{checks:?}");
-        for check in ["privileges", "namespaces", "tun", "timer", "processor", "sch_cake"] {
+        for check in
+            ["privileges", "namespaces", "tun", "timer", "processor", "sch_cake", "sandbox"]
+        {
             assert!(checks.contains(&check), "{checks:?}");
         }
         for Finding { check, state, found, advice } in findings {

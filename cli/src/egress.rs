@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 
 use ucake::packet::{Frame, Meta};
 use ucake::qdisc::{
-    Cake, Change, Config, Dequeue, Discipline, Enqueued, Entropy, Fifo, FifoConfig,
+    Cake, Change, Config, Dequeue, Discipline, Enqueued, Entropy, Fifo, FifoConfig, FifoStats,
+    Stats,
 };
 use ucake::time::Instant;
 use ucake::units::FrameLen;
@@ -27,6 +28,15 @@ pub struct Egress<F> {
     leaving: VecDeque<Standing<F>>,
     handle: u16,
     mtu: FrameLen,
+    /// What one in another process had counted whose place `current` took.
+    before: Before,
+}
+
+/// Counters to go on from.
+enum Before {
+    Nothing,
+    Cake(Box<Stats>),
+    PassThrough(FifoStats),
 }
 
 enum Standing<F> {
@@ -82,7 +92,29 @@ impl<F: Frame> Egress<F> {
     /// CAKE with this handle; `mtu` as for [`Cake::new`].
     pub fn cake(config: Config, handle: u16, mtu: FrameLen, entropy: Entropy) -> Self {
         let cake = Cake::new(config, mtu, entropy).with_handle(handle);
-        Self { current: Standing::Cake(Box::new(cake)), leaving: VecDeque::new(), handle, mtu }
+        Self::new(Standing::Cake(Box::new(cake)), handle, mtu)
+    }
+
+    /// A plain pass-through.
+    pub fn pass_through(mtu: FrameLen) -> Self {
+        Self::new(Standing::pass_through(), 0, mtu)
+    }
+
+    /// One like that which `state` was said of, without its frames; counters go on where they stood.
+    pub fn going_on_from(handle: u16, state: &State, mtu: FrameLen, entropy: Entropy) -> Self {
+        match state {
+            State::Cake { config, stats, .. } => {
+                let before = Before::Cake(stats.clone());
+                Self { before, ..Self::cake(*config, handle, mtu, entropy) }
+            }
+            State::Pfifo { stats, .. } => {
+                Self { before: Before::PassThrough(*stats), ..Self::pass_through(mtu) }
+            }
+        }
+    }
+
+    fn new(current: Standing<F>, handle: u16, mtu: FrameLen) -> Self {
+        Self { current, leaving: VecDeque::new(), handle, mtu, before: Before::Nothing }
     }
 
     /// What takes the frames that come.
@@ -103,13 +135,19 @@ impl<F: Frame> Egress<F> {
         match &self.current {
             Standing::Cake(cake) => State::Cake {
                 config: *cake.config(),
-                stats: Box::new(cake.stats()),
+                stats: Box::new(match &self.before {
+                    Before::Cake(before) => cake.stats().going_on_from(before),
+                    _ => cake.stats(),
+                }),
                 queues: queues.then(|| cake.queue_stats(now)),
             },
             Standing::PassThrough(fifo) => State::Pfifo {
                 limit: PASS_THROUGH_LIMIT,
                 backlog: fifo.backlog().bytes(),
-                stats: fifo.stats(),
+                stats: match &self.before {
+                    Before::PassThrough(before) => fifo.stats().going_on_from(before),
+                    _ => fifo.stats(),
+                },
             },
         }
     }
@@ -160,11 +198,11 @@ impl<F: Frame> Egress<F> {
 
     fn remove(&mut self) {
         self.handle = 0;
-        let config = FifoConfig { rate: None, limit: PASS_THROUGH_LIMIT, split: false };
-        self.succeed(Standing::PassThrough(Box::new(Fifo::new(config))));
+        self.succeed(Standing::pass_through());
     }
 
     fn succeed(&mut self, next: Standing<F>) {
+        self.before = Before::Nothing;
         let before = std::mem::replace(&mut self.current, next);
         if before.backlog() != FrameLen::ZERO {
             self.leaving.push_back(before);
@@ -173,6 +211,11 @@ impl<F: Frame> Egress<F> {
 }
 
 impl<F: Frame> Standing<F> {
+    fn pass_through() -> Self {
+        let config = FifoConfig { rate: None, limit: PASS_THROUGH_LIMIT, split: false };
+        Self::PassThrough(Box::new(Fifo::new(config)))
+    }
+
     fn backlog(&self) -> FrameLen {
         match self {
             Self::Cake(cake) => cake.backlog(),
@@ -302,6 +345,38 @@ mod tests {
         ] {
             egress.apply(&Command { handle, change, ..replace }).expect("it may be replaced");
             assert_eq!(overhead(&egress), expected);
+        }
+    }
+
+    #[test]
+    fn one_that_goes_on_from_another_has_its_words_handle_and_counts() {
+        let packet = |egress: &mut Egress<SimFrame>| {
+            let meta = Meta { len: FrameLen(1054), ..flow(1) };
+            egress.enqueue(SimFrame::new(&meta), &meta, BEGIN);
+            assert!(matches!(egress.dequeue(BEGIN), Dequeue::Send(_)));
+        };
+        let sent = |egress: &Egress<SimFrame>| match egress.state(false, BEGIN) {
+            State::Cake { stats, .. } => stats.sent_packets,
+            State::Pfifo { stats, .. } => stats.sent_packets,
+        };
+        for first in
+            [egress(Some(Rate::from_bits(7_000_000))), Egress::pass_through(FrameLen(1514))]
+        {
+            let mut first = first;
+            packet(&mut first);
+            let state = first.state(false, BEGIN);
+            let entropy = Entropy::from_seed(2);
+            let mut next = Egress::going_on_from(first.handle(), &state, FrameLen(1514), entropy);
+            assert_eq!((next.kind(), next.handle()), (first.kind(), first.handle()));
+            packet(&mut next);
+            assert_eq!(sent(&next), 2);
+            if let (State::Cake { config, .. }, State::Cake { config: now, .. }) =
+                (&state, next.state(false, BEGIN))
+            {
+                assert_eq!(config, &now);
+            }
+            next.apply(&with_handle(Verb::Replace, 9)).expect("it may be replaced");
+            assert_eq!(sent(&next), 0, "another instance counts for itself");
         }
     }
 

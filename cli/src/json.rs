@@ -9,12 +9,13 @@
 use std::io;
 
 use serde::Serialize;
-use serde_json::Value;
 use serde_json::ser::{Formatter, Serializer};
+use serde_json::{Map, Value};
 use ucake::qdisc::{AckFilter, Config, LinkLayer, Stats, TinStats};
 use ucake::time::Span;
 use ucake::units::MemSize;
 
+use crate::protocol::Supervision;
 use crate::show::{self, Format, Place};
 
 /// One object of `tc -j qdisc show`; with `-s` its statistics, with `-d` what only ucake knows.
@@ -25,6 +26,15 @@ pub fn qdisc(place: &Place<'_>, config: &Config, stats: &Stats, format: Format) 
         statistics: format.statistics.then(|| Statistics::of(stats)),
         ucake: format.details.then(|| Ours::of(config, stats)),
     })
+}
+
+/// Adds what became of the processes that handled the frames to what only ucake knows, under `process`.
+pub fn add_supervision(object: &mut Value, supervision: &Supervision) {
+    let Some(keys) = object.as_object_mut() else { return };
+    let ours = keys.entry("ucake").or_insert_with(|| Value::Object(Map::new()));
+    if let Some(ours) = ours.as_object_mut() {
+        ours.insert("process".to_owned(), value(supervision));
+    }
 }
 
 /// The `options` of [`qdisc`] alone: a configuration.

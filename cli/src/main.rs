@@ -9,7 +9,9 @@ mod control;
 mod interrupt;
 mod lab;
 mod run;
+mod supervise;
 mod verbs;
+mod work;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
@@ -42,6 +44,9 @@ fn main() -> ExitCode {
         }
         Command::Run(args) => run::run(args),
         Command::Lab(args) => lab::lab(args),
+        Command::Upgrade(args) => supervise::ask_to_upgrade(args),
+        Command::Data => supervise::data().map(|()| ExitCode::SUCCESS),
+        Command::Resume(args) => supervise::resume(args),
         Command::Doctor(args) => Ok(doctor(*args)),
         Command::Completions { shell } => {
             print(&manual::completions(&Args::command(), *shell));

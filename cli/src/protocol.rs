@@ -87,8 +87,11 @@ pub enum Reply {
         program: String,
         /// Its own version.
         release: String,
-        /// Its process.
+        /// Its process; the supervisor, where there is one.
         pid: u32,
+        /// What became of the processes that handle frames, where there is a supervisor.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        supervision: Option<Supervision>,
     },
     /// To [`Request::Ports`].
     Ports {
@@ -157,9 +160,31 @@ pub struct Shown {
     pub device: String,
     /// Major number of its handle; 0 of a pass-through.
     pub handle: u16,
+    /// What became of the processes that handled its frames, where there is a supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supervision: Option<Supervision>,
     /// What it is.
     #[serde(flatten)]
     pub state: State,
+}
+
+/// What happened to the processes that handle frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Supervision {
+    /// The one that does it now.
+    pub pid: u32,
+    /// Those that ended unasked.
+    pub died: u64,
+    /// Those that said nothing any more, and were ended.
+    pub hung: u64,
+    /// Times the program was exchanged for what now stands in its place.
+    pub upgraded: u64,
+    /// Times it could not be.
+    pub upgrades_failed: u64,
+    /// Packets that were queued when last heard of in processes that ended.
+    pub packets_lost: u64,
+    /// Whether frames pass through without CAKE because too many died.
+    pub passing_through: bool,
 }
 
 /// Everything that is known of a discipline.
@@ -290,7 +315,9 @@ mod tests {
             stats: Box::new(cake.stats()),
             queues: Some(cake.queue_stats(Instant::ZERO)),
         };
-        Shown { port: "tap:wan0".into(), device: "wan0".into(), handle: 0x8001, state }
+        let supervision = Some(Supervision { died: 2, ..Supervision::default() });
+        let (port, device) = ("tap:wan0".into(), "wan0".into());
+        Shown { port, device, handle: 0x8001, supervision, state }
     }
 
     #[test]

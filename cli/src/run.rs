@@ -1,89 +1,113 @@
 //! `ucake run`: two ports, a CAKE each way, until told to stop.
+//!
+//! Law: what is asked for is opened here, once; who handles the frames is somebody else's, with a supervisor
+//! ([`crate::supervise`]) or without.
 
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::task::LocalSet;
 use tracing::{info, warn};
-use ucake::dql::DqlStats;
-use ucake::io::driver::{self, Bridge, Command, PortSnapshot};
+use ucake::io::driver::Command;
 use ucake::io::netlink;
-use ucake::io::packet_socket::{PacketPort, PacketSocket};
+use ucake::io::packet_socket::PacketSocket;
 use ucake::io::plain_tap::AnyTap;
-use ucake::io::pool::FrameBuf;
-use ucake::io::port::{Counters, Port};
-use ucake::io::tap::TapOptions;
-use ucake::io::timer::Timer;
-use ucake::qdisc::Config;
-use ucake::units::FrameLen;
-use ucake_cli::egress::Egress;
-use ucake_cli::protocol::Shown;
+use ucake::io::tap::{OpenError, TapOptions};
+use ucake::qdisc::{Config, Stats};
+use ucake_cli::protocol::{State, Supervision};
 
 use crate::args::{PortName, RunArgs, Words};
-use crate::control::{self, Control, Desk, Named, Socket};
-use crate::verbs;
-use ucake_cli::value;
+use crate::control::{self, Socket, Whose};
+use crate::supervise;
+use crate::supervise::state::{Kept, KeptBridge, KeptPort, PortCounts, PortKind, VERSION};
+use crate::work::{FIRST_HANDLE, Handle, Work};
 
 /// Bytes of an Ethernet header, which an MTU does not count.
 const ETHERNET_LEN: u32 = 14;
 /// The MTU of a device that does not tell.
 const USUAL_MTU: u32 = 1500;
-/// Handles that the two instances are shown with, as `tc` numbers them.
-const FIRST_HANDLE: u16 = 0x8001;
-
-type Egresses = Bridge<Egress<FrameBuf>>;
+/// How long something may be held by one that is ending; far less is usual.
+const LETTING_GO: Duration = Duration::from_millis(300);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Shapes until a signal comes.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let devices = [open(&args.lan)?, open(&args.wan)?];
+    let (lan, lan_fd) = open(&args.lan, &args.down, FIRST_HANDLE + 1)?;
+    let (wan, wan_fd) = open(&args.wan, &args.up, FIRST_HANDLE)?;
     let socket = control_socket(args)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start")?;
-    runtime.block_on(shape(args, devices, socket))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// What a port is made of, open but not yet at work.
-enum Opened {
-    Tap(AnyTap),
-    Packet(PacketSocket),
-}
-
-fn open(name: &PortName) -> anyhow::Result<Opened> {
-    let device = match name {
-        PortName::Tap(device) => device,
-        PortName::Packet(device) => return Ok(Opened::Packet(PacketSocket::open(device)?)),
+    info!(lan = %lan.name, wan = %wan.name, "shaping");
+    let (coalesce, doorbell) = (args.coalesce, args.doorbell);
+    let kept = Kept {
+        version: VERSION,
+        program: std::env::current_exe().unwrap_or_default(),
+        arguments: std::env::args().skip(1).collect(),
+        user: args.user,
+        socket: socket.as_ref().map(|socket| socket.path().to_owned()),
+        bridges: vec![KeptBridge { ports: [lan, wan], coalesce, doorbell }],
+        supervision: Supervision::default(),
     };
-    let tap = AnyTap::open(device, &TapOptions::default())?;
-    if let AnyTap::Plain(_) = tap {
-        warn!(port = %name, "no vnet header on this system: frames one by one, without superpackets");
+    let ports = vec![lan_fd, wan_fd];
+    if args.no_supervisor {
+        return alone(&kept, ports, socket.as_ref());
     }
-    Ok(Opened::Tap(tap))
+    supervise::run(kept, ports, socket)
 }
 
-impl Opened {
-    fn name(&self) -> &str {
-        match self {
-            Self::Tap(tap) => tap.name(),
-            Self::Packet(socket) => socket.name(),
+/// Opens a port through which leaves what `words` say.
+fn open(name: &PortName, words: &Words, handle: u16) -> anyhow::Result<(KeptPort, OwnedFd)> {
+    let (name, kind, fd) = match name {
+        PortName::Tap(device) => open_tap(name, device)?,
+        PortName::Packet(device) => {
+            let socket = PacketSocket::open(device)?;
+            let kind = PortKind::Packet { index: socket.index(), mtu: socket.mtu() };
+            (name.clone(), kind, socket.as_fd().try_clone_to_owned()?)
+        }
+    };
+    let mtu = netlink::link(name.device()).map_or(USUAL_MTU, |link| link.mtu);
+    let config = Config::default().changed_by(&words.change);
+    let state = State::Cake { config, stats: Box::new(Stats::default()), queues: None };
+    let port = KeptPort {
+        name,
+        kind,
+        largest_frame: mtu + ETHERNET_LEN,
+        handle,
+        state,
+        counts: PortCounts::default(),
+        lost: None,
+    };
+    Ok((port, fd))
+}
+
+/// Tries again for a moment what somebody else holds: whoever works for a ucake that was just killed has yet to notice
+/// and to let go.
+pub(crate) fn patiently<T, E>(
+    attempt: impl Fn() -> Result<T, E>,
+    is_held: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let begun = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_held(&error) && begun.elapsed() < LETTING_GO => thread::sleep(LOOK),
+            outcome => return outcome,
         }
     }
+}
 
-    /// Largest frame of an ordinary packet, Ethernet header included.
-    fn largest_frame(&self) -> FrameLen {
-        FrameLen(netlink::link(self.name()).map_or(USUAL_MTU, |link| link.mtu) + ETHERNET_LEN)
-    }
-
-    /// Within a tokio runtime.
-    fn put_to_work(self) -> anyhow::Result<Box<dyn Port>> {
-        Ok(match self {
-            Self::Tap(tap) => tap.into_port()?,
-            Self::Packet(socket) => Box::new(PacketPort::new(socket)?),
-        })
-    }
+fn open_tap(name: &PortName, device: &str) -> anyhow::Result<(PortName, PortKind, OwnedFd)> {
+    let open = || AnyTap::open(device, &TapOptions::default());
+    let tap = patiently(open, |error| matches!(error, OpenError::Busy { .. }))?;
+    let kind = match &tap {
+        AnyTap::Vnet(tap) => PortKind::Tap { offloads: tap.offloads() },
+        AnyTap::Plain(_) => {
+            warn!(port = %name, "no vnet header on this system: frames one by one, without superpackets");
+            PortKind::PlainTap
+        }
+    };
+    Ok((name.with_device(tap.name()), kind, tap.as_fd().try_clone_to_owned()?))
 }
 
 /// The socket that was asked for, or else the usual one where it can be had.
@@ -99,102 +123,49 @@ fn control_socket(args: &RunArgs) -> anyhow::Result<Option<Socket>> {
     }
 }
 
-async fn shape(
-    args: &RunArgs,
-    [lan, wan]: [Opened; 2],
-    socket: Option<Socket>,
-) -> anyhow::Result<()> {
-    let names = [(&args.lan, &lan), (&args.wan, &wan)].map(|(name, opened)| {
-        let device = opened.name().to_owned();
-        Named { port: name.with_device(&device).to_string(), device }
-    });
-    let cake = |words: &Words, egress: &Opened, handle| {
-        let config = Config::default().changed_by(&words.change);
-        Egress::cake(config, handle, egress.largest_frame(), crate::secret())
-    };
-    let up = cake(&args.up, &wan, FIRST_HANDLE);
-    let down = cake(&args.down, &lan, FIRST_HANDLE + 1);
-    let (lan, wan) = (lan.put_to_work()?, wan.put_to_work()?);
-    let mut bridge = Bridge::new(lan, wan, up, down)
-        .with_hash_key(crate::secret().hash_key)
-        .with_coalescing(args.coalesce.into());
-    bridge.set_doorbell(args.doorbell.into());
-    let mut timer = Timer::new().context("cannot make a timer")?;
-    let (commands, mut inbox) = mpsc::channel(4);
-    let desk = Desk::new(names.clone(), commands.clone(), FIRST_HANDLE + 2);
-    let control = socket.map(|socket| Control::start(socket, desk)).transpose()?;
-    let signals = tokio::spawn(obey_signals(commands, names.clone())?);
-    info!(lan = %args.lan, wan = %args.wan, "shaping");
-    let outcome = driver::run(&mut bridge, &mut timer, &mut inbox).await;
-    signals.abort();
-    drop(control);
-    crate::print(&table(&mut bridge, &names));
+/// Handles frames in this process.
+fn alone(kept: &Kept, ports: Vec<OwnedFd>, socket: Option<&Socket>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    LocalSet::new().block_on(&runtime.context("cannot start")?, async {
+        let listener = socket.map(Socket::listener).transpose()?.map(OwnedFd::from);
+        let fds = listener.into_iter().chain(ports).collect();
+        let whose = Whose { pid: std::process::id(), supervision: None };
+        let mut work = Work::new(kept, fds, whose)?;
+        let signals = tokio::task::spawn_local(obey_signals(work.handle.clone())?);
+        let outcome = work.run().await;
+        signals.abort();
+        crate::print(&work.table(None));
+        outcome
+    })?;
     info!("stopped");
-    Ok(outcome?)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What to do about signals, handlers in place. SIGUSR1: the table; SIGINT, SIGTERM: the end.
-fn obey_signals(
-    commands: mpsc::Sender<Command<Egress<FrameBuf>>>,
-    names: [Named; 2],
-) -> anyhow::Result<impl Future<Output = ()> + Send> {
+fn obey_signals(handle: Handle) -> anyhow::Result<impl Future<Output = ()>> {
     let watch = |kind| signal(kind).context("cannot watch for signals");
     let mut show = watch(SignalKind::user_defined1())?;
+    let mut upgrade = watch(SignalKind::user_defined2())?;
     let mut interrupt = watch(SignalKind::interrupt())?;
     let mut terminate = watch(SignalKind::terminate())?;
     Ok(async move {
         loop {
             let command = tokio::select! {
                 _ = show.recv() => {
-                    let names = names.clone();
-                    let show = move |bridge: &mut Egresses| crate::print(&table(bridge, &names));
-                    Command::With(Box::new(show))
+                    let handle = handle.clone();
+                    Command::With(Box::new(move |bridge| crate::print(&handle.table(bridge, None))))
+                }
+                _ = upgrade.recv() => {
+                    warn!("no upgrade without a supervisor");
+                    continue;
                 }
                 _ = interrupt.recv() => Command::Stop,
                 _ = terminate.recv() => Command::Stop,
             };
             let last = matches!(command, Command::Stop);
-            if commands.send(command).await.is_err() || last {
+            if handle.commands.send(command).await.is_err() || last {
                 return;
             }
         }
     })
-}
-
-/// Statistics of both directions: what leaves through WAN, then what leaves through LAN.
-fn table(bridge: &mut Egresses, names: &[Named; 2]) -> String {
-    let [lan, wan] = bridge.snapshot().ports;
-    let now = bridge.now();
-    let direction = |name: &Named, egress: &Egress<FrameBuf>| {
-        let Named { port, device } = name.clone();
-        let state = egress.state(false, now);
-        verbs::everything(&Shown { port, device, handle: egress.handle(), state })
-    };
-    let [lan_name, wan_name] = names;
-    let up = direction(wan_name, bridge.up());
-    let down = direction(lan_name, bridge.down());
-    format!("{up}{down}{}{}\n", port(&lan), port(&wan))
-}
-
-/// What the ports themselves counted; of this `tc` knows nothing.
-fn port(port: &PortSnapshot) -> String {
-    let Counters { frames_in, bytes_in, frames_out, bytes_out, write_errors, truncated, .. } =
-        &port.counters;
-    let refused: u64 = port.counters.refused.iter().map(|(_, count)| count).sum();
-    let lost = port.lost_before_reading.map_or_else(|| "?".to_owned(), |lost| lost.to_string());
-    let DqlStats { limit, in_flight, stops, stopped } = port.dql;
-    format!(
-        "port {}: read {bytes_in} bytes {frames_in} frames (refused {}, lost before reading {lost}), \
-         wrote {bytes_out} bytes {frames_out} frames (failed {}, too long {})\n \
-         segments {} doorbell {} runs_refused {} byte_limit {limit} in_flight {in_flight} \
-         stopped {stops} times {}\n",
-        port.name,
-        refused + truncated,
-        write_errors.total() - write_errors.too_long,
-        write_errors.too_long,
-        port.counters.segments_out,
-        port.rings,
-        port.counters.runs_refused,
-        value::time(stopped),
-    )
 }

@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use ucake::qdisc::{AckFilter, Config, LinkLayer, MinMax, Overhead, SplitGso, Stats, TinStats};
 use ucake::units::{MemSize, Rate};
 
+use crate::protocol::Supervision;
 use crate::value;
 
 /// Queues of other instances on the same device (`cake_mq`), of which there are none.
@@ -208,6 +209,17 @@ pub fn details(stats: &Stats) -> String {
     let Stats { catch_up_capped, clock_went_back, .. } = stats;
     let clock = format!(" catch-up capped {catch_up_capped}, clock went back {clock_went_back}\n");
     runs_line(stats) + &clock
+}
+
+/// What became of the processes that handled the frames: one line below the others with `-d`.
+pub fn supervision(supervision: &Supervision) -> String {
+    let Supervision { pid, died, hung, upgraded, upgrades_failed, packets_lost, passing_through } =
+        supervision;
+    let now = if *passing_through { ", passing through without CAKE for a while" } else { "" };
+    format!(
+        " process {pid} after {died} died, {hung} hung, {upgraded} upgraded ({upgrades_failed} failed), \
+         {packets_lost} packets lost with them{now}\n"
+    )
 }
 
 fn runs_line(stats: &Stats) -> String {
@@ -437,6 +449,16 @@ mod tests {
         let expected = " runs 2000 (mean 20.9 packets, largest 0b), wake-ups late by 0us\n \
                         catch-up capped 3, clock went back 0\n";
         assert_eq!(full, plain + expected);
+    }
+
+    #[test]
+    fn what_became_of_processes_is_told_in_a_line() {
+        let first = Supervision { pid: 7, ..Supervision::default() };
+        let line =
+            " process 7 after 0 died, 0 hung, 0 upgraded (0 failed), 0 packets lost with them";
+        assert_eq!(supervision(&first), line.to_owned() + "\n");
+        let later = Supervision { passing_through: true, ..first };
+        assert!(supervision(&later).ends_with("them, passing through without CAKE for a while\n"));
     }
 
     #[test]

@@ -152,8 +152,7 @@ fn option(word: &str) -> Option<&'static str> {
 
 /// Whether a command line is one of `tc`'s rather than one of ucake's own.
 pub fn is_tc(args: &[String]) -> bool {
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
+    for arg in args {
         match arg.as_str() {
             // Nothing else has it before the verb.
             arg if arg == "--control" || arg.starts_with("--control=") => return true,

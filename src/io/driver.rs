@@ -282,10 +282,20 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
     /// Statistics.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
+        let mut snapshot = self.counts();
+        for (port, snapshot) in self.ports.iter().zip(&mut snapshot.ports) {
+            snapshot.lost_before_reading = port.lost_before_reading();
+        }
+        snapshot
+    }
+
+    /// Statistics without what the system has to be asked for: nothing is known of what was lost before reading.
+    #[must_use]
+    pub fn counts(&self) -> Snapshot {
         let port = |path: &Path<D>| PortSnapshot {
             name: self.ports[path.egress].name().into(),
             counters: self.ports[path.egress].counters(),
-            lost_before_reading: self.ports[path.egress].lost_before_reading(),
+            lost_before_reading: None,
             backlog: path.discipline.backlog(),
             dql: path.dql.stats(),
             rings: path.rings,

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod delayed;
 pub mod driver;
 mod handed;
+pub mod inherited;
 pub mod namespace;
 pub mod netlink;
 pub mod offload;

@@ -11,7 +11,7 @@
 use std::cell::Cell;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll};
 
 use arrayvec::ArrayVec;
@@ -153,11 +153,45 @@ impl PacketSocket {
         Ok(Self { fd, name: name.into(), index, mtu: mtu as usize })
     }
 
+    /// The socket that `fd` is already, opened by [`PacketSocket::open`] in another process, which says what it
+    /// is bound to: the device's name and number, and its MTU then.
+    #[must_use]
+    pub const fn from_fd(fd: OwnedFd, name: String, index: u32, mtu: usize) -> Self {
+        Self { fd, name, index, mtu }
+    }
+
     /// Its device's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// Its device's number.
+    #[must_use]
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The largest packet that the device sent when it was opened, without Ethernet header.
+    #[must_use]
+    pub const fn mtu(&self) -> usize {
+        self.mtu
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Frames that found the buffer of a packet socket full since this was last asked, `socket` being a descriptor of it:
+/// for whoever has it and does not read it.
+///
+/// # Errors
+/// It is no packet socket.
+pub fn take_lost_before_reading(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    sys::packet_drops(socket).map(u64::from)
 }
 
 fn check_name(name: &str) -> Result<(), OpenError> {

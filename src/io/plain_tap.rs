@@ -7,7 +7,7 @@
 //! split and its segments' checksums are finished here.
 //! Left out: superpackets in either direction.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::{Context, Poll};
 
 use tokio::io::unix::AsyncFd;
@@ -24,7 +24,8 @@ use crate::packet::vnet::VnetHeader;
 /// An open tap without vnet header.
 #[derive(Debug)]
 pub struct PlainTap {
-    iface: Iface,
+    fd: OwnedFd,
+    name: String,
 }
 
 impl PlainTap {
@@ -41,13 +42,27 @@ impl PlainTap {
             .set_non_blocking()
             .map_err(|source| OpenError::System { name: name.into(), source })?;
         tap::set_up(iface.name(), options)?;
-        Ok(Self { iface })
+        let name = iface.name().to_owned();
+        // A descriptor of our own: the crate's is one by number only.
+        Ok(Self { fd: sys::into_owned_fd(iface), name })
+    }
+
+    /// The tap that `fd` is already, opened by [`PlainTap::open`] in another process.
+    #[must_use]
+    pub const fn from_fd(fd: OwnedFd, name: String) -> Self {
+        Self { fd, name }
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.iface.name()
+        &self.name
+    }
+}
+
+impl AsFd for PlainTap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
@@ -65,10 +80,8 @@ impl PlainTapPort {
     /// # Errors
     /// The system is out of resources.
     pub fn new(tap: PlainTap) -> Result<Self, PortError> {
-        let name = tap.name().to_owned();
+        let PlainTap { fd, name } = tap;
         let refused = |source| PortError::Refused { port: name.clone(), doing: "watch", source };
-        // A descriptor of our own: the crate's is one by number only.
-        let fd = sys::into_owned_fd(tap.iface);
         // Offloads belong to the device: one that was used before may have some, and they are of no use now.
         // A kernel that knows none refuses, which is as well.
         let _ = sys::tun_set_offload(&fd, 0);
@@ -176,5 +189,14 @@ impl AnyTap {
             Self::Vnet(tap) => Box::new(tap::TapPort::new(tap)?),
             Self::Plain(tap) => Box::new(PlainTapPort::new(tap)?),
         })
+    }
+}
+
+impl AsFd for AnyTap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Vnet(tap) => tap.as_fd(),
+            Self::Plain(tap) => tap.as_fd(),
+        }
     }
 }

@@ -124,6 +124,7 @@ pub enum PortError {
 
 /// What went through a port, and what did not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Counters {
     /// Frames read, a superpacket counting as one.
     pub frames_in: u64,
@@ -234,6 +235,7 @@ pub(super) const fn refuses_runs(errno: Errno) -> bool {
 
 /// Segments that a port did not take, by what it said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WriteErrors {
     /// The frame or its vnet header was found wrong (`EINVAL`).
     pub invalid: u64,
@@ -248,6 +250,38 @@ pub struct WriteErrors {
 }
 
 impl Counters {
+    /// These counters, going on from those of a port whose place this one took.
+    #[must_use]
+    pub fn going_on_from(mut self, before: &Self) -> Self {
+        let errors = &mut self.write_errors;
+        for (count, before) in [
+            (&mut self.frames_in, before.frames_in),
+            (&mut self.bytes_in, before.bytes_in),
+            (&mut self.reads, before.reads),
+            (&mut self.truncated, before.truncated),
+            (&mut self.runts, before.runts),
+            (&mut self.segments_out, before.segments_out),
+            (&mut self.frames_out, before.frames_out),
+            (&mut self.bytes_out, before.bytes_out),
+            (&mut self.runs_refused, before.runs_refused),
+            (&mut self.times_down, before.times_down),
+            (&mut errors.invalid, before.write_errors.invalid),
+            (&mut errors.down, before.write_errors.down),
+            (&mut errors.no_buffers, before.write_errors.no_buffers),
+            (&mut errors.full, before.write_errors.full),
+            (&mut errors.too_long, before.write_errors.too_long),
+        ] {
+            // They may come from elsewhere and be any number.
+            *count = count.saturating_add(before);
+        }
+        self.largest_read = self.largest_read.max(before.largest_read);
+        self.largest_write = self.largest_write.max(before.largest_write);
+        for &(reason, count) in &before.refused {
+            self.count_refused(reason, count);
+        }
+        self
+    }
+
     /// Counts a read.
     pub(super) fn count_fill(&mut self, fill: Fill) -> Recv {
         self.reads += 1;
@@ -261,15 +295,15 @@ impl Counters {
             }
             Fill::Truncated => self.truncated += 1,
             Fill::Runt => self.runts += 1,
-            Fill::Refused(reason) => self.count_refused(reason),
+            Fill::Refused(reason) => self.count_refused(reason, 1),
         }
         Recv::Skipped
     }
 
-    fn count_refused(&mut self, reason: Refused) {
+    fn count_refused(&mut self, reason: Refused, times: u64) {
         match self.refused.iter_mut().find(|(seen, _)| *seen == reason) {
-            Some((_, count)) => *count += 1,
-            None => self.refused.push((reason, 1)),
+            Some((_, count)) => *count = count.saturating_add(times),
+            None => self.refused.push((reason, times)),
         }
     }
 
@@ -292,5 +326,31 @@ impl WriteErrors {
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.invalid + self.down + self.no_buffers + self.full + self.too_long
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_that_go_on_from_others_have_both() {
+        let before = Counters {
+            frames_in: 3,
+            largest_read: 1514,
+            refused: vec![(Refused::Fragment, 2), (Refused::TooLong, 1)],
+            write_errors: WriteErrors { down: 4, ..WriteErrors::default() },
+            ..Counters::default()
+        };
+        let now = Counters {
+            frames_in: 2,
+            largest_read: 60,
+            refused: vec![(Refused::TooLong, 5)],
+            ..Counters::default()
+        };
+        let both = now.going_on_from(&before);
+        assert_eq!((both.frames_in, both.largest_read), (5, 1514));
+        assert_eq!(both.refused, [(Refused::TooLong, 6), (Refused::Fragment, 2)]);
+        assert_eq!(both.write_errors.total(), 4);
     }
 }

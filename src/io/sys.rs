@@ -416,6 +416,16 @@ pub(super) fn register(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }?)
 }
 
+/// Has all descriptors but the standard ones closed when a program is started. `EINVAL` or `ENOSYS` if the kernel
+/// cannot.
+pub(super) fn close_others_on_exec() -> io::Result<()> {
+    let (first, last, flags) = (3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+    // JUSTIFICATION: no crate we use wraps it. SAFETY: it is given numbers only, and with this flag closes nothing now:
+    // every descriptor stays what it is to whoever owns it.
+    let status = unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Moves the calling thread into a network namespace of its own.
 pub(super) fn unshare_network() -> io::Result<()> {
     // JUSTIFICATION: rustix marks `unshare` unsafe for the sake of one flag, `FILES`.

@@ -155,6 +155,12 @@ impl Tap {
         Ok(Self { fd, name, offloads })
     }
 
+    /// The tap that `fd` is already, opened by [`Tap::open`] in another process, which says what came of it.
+    #[must_use]
+    pub const fn from_fd(fd: OwnedFd, name: String, offloads: u32) -> Self {
+        Self { fd, name, offloads }
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -427,8 +433,9 @@ fn hung_up(fd: &AsyncFd<OwnedFd>, cx: &mut Context<'_>) -> bool {
     matches!(fd.poll_write_ready(cx), Poll::Ready(_))
 }
 
-/// What the device's own queue lost.
-pub(super) fn lost_before_reading(name: &str, tap: BorrowedFd<'_>) -> Option<u64> {
+/// What the own queue of the device `name` lost, `tap` being a descriptor of it: for whoever has it and does not
+/// read it. `None` if that is not to be had; needs `CAP_NET_ADMIN`.
+pub fn lost_before_reading(name: &str, tap: BorrowedFd<'_>) -> Option<u64> {
     // The device may have been moved since it was opened.
     let namespace = sys::tun_namespace(tap).ok()?;
     let link = netlink::link_in(namespace.as_fd(), name).ok()?;

@@ -82,6 +82,7 @@ pub struct Dissected {
 
 /// Why a frame is dropped before it is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Refused {
     /// The checksum field that is to be completed is not in the frame.
     #[error("checksum field lies outside the frame")]

@@ -39,6 +39,19 @@ pub struct FifoStats {
     pub queued_packets: u32,
 }
 
+impl FifoStats {
+    /// These statistics, going on from those of a queue whose place this one took.
+    #[must_use]
+    pub fn going_on_from(self, before: &Self) -> Self {
+        Self {
+            sent_bytes: self.sent_bytes.saturating_add(before.sent_bytes),
+            sent_packets: self.sent_packets.saturating_add(before.sent_packets),
+            dropped: self.dropped.saturating_add(before.dropped),
+            queued_packets: self.queued_packets,
+        }
+    }
+}
+
 /// A drop-tail queue with a rate.
 #[derive(Debug)]
 pub struct Fifo<F> {

@@ -63,6 +63,39 @@ impl Stats {
     pub fn mean_run(&self) -> f64 {
         self.sent_packets as f64 / self.runs.max(1) as f64
     }
+
+    /// These statistics, going on from those of an instance whose place this one took: what is counted is added,
+    /// extremes are the more extreme, and what describes the moment stays. Tins go by their place, so that
+    /// counts are for others after a change of `diffserv` in between.
+    ///
+    /// ```
+    /// use ucake::qdisc::Stats;
+    /// let before = Stats { sent_packets: 30, queued_packets: 7, ..Stats::default() };
+    /// let now = Stats { sent_packets: 2, queued_packets: 1, ..Stats::default() };
+    /// let both = now.going_on_from(&before);
+    /// assert_eq!((both.sent_packets, both.queued_packets), (32, 1));
+    /// ```
+    #[must_use]
+    pub fn going_on_from(mut self, before: &Self) -> Self {
+        add(&mut self.sent_bytes, before.sent_bytes);
+        add(&mut self.sent_packets, before.sent_packets);
+        add(&mut self.dropped, before.dropped);
+        add(&mut self.overlimits, before.overlimits);
+        self.memory_used = self.memory_used.max(before.memory_used);
+        self.network_size = self.network_size.with(before.network_size);
+        self.adjusted_size = self.adjusted_size.with(before.adjusted_size);
+        if self.average_network_offset == 0 {
+            self.average_network_offset = before.average_network_offset;
+        }
+        add(&mut self.catch_up_capped, before.catch_up_capped);
+        add(&mut self.clock_went_back, before.clock_went_back);
+        add(&mut self.runs, before.runs);
+        self.largest_burst = self.largest_burst.max(before.largest_burst);
+        for (tin, before) in self.tins.iter_mut().zip(&before.tins) {
+            tin.go_on_from(before);
+        }
+        self
+    }
 }
 
 /// What left back to back.
@@ -118,6 +151,11 @@ impl MinMax {
         self.min = self.min.min(size);
         self.max = self.max.max(size);
     }
+
+    /// The smallest and the largest of both.
+    fn with(self, other: Self) -> Self {
+        Self { min: self.min.min(other.min), max: self.max.max(other.max) }
+    }
 }
 
 impl Default for MinMax {
@@ -172,6 +210,25 @@ pub struct TinStats {
     pub flow_quantum: u16,
 }
 
+/// Counts that come from elsewhere may be any number.
+fn add(count: &mut u64, before: u64) {
+    *count = count.saturating_add(before);
+}
+
+impl TinStats {
+    fn go_on_from(&mut self, before: &Self) {
+        add(&mut self.packets, before.packets);
+        add(&mut self.bytes, before.bytes);
+        add(&mut self.way_indirect_hits, before.way_indirect_hits);
+        add(&mut self.way_misses, before.way_misses);
+        add(&mut self.way_collisions, before.way_collisions);
+        add(&mut self.drops, before.drops);
+        add(&mut self.marks, before.marks);
+        add(&mut self.ack_drops, before.ack_drops);
+        self.max_packet_len = self.max_packet_len.max(before.max_packet_len);
+    }
+}
+
 /// A snapshot of one queue that is in some list: what `tc -s class show` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -194,4 +251,43 @@ pub struct QueueStats {
     pub blue_probability: u32,
     /// How long ago BLUE moved; only while it drops.
     pub blue_timer: Option<Span>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_goes_on_and_what_is_of_the_moment_does_not() {
+        let tin = TinStats {
+            packets: 5,
+            drops: 1,
+            backlog: FrameLen(9),
+            max_packet_len: FrameLen(1514),
+            sparse_flows: 2,
+            ..TinStats::default()
+        };
+        let before = Stats {
+            sent_bytes: u64::MAX,
+            sent_packets: 10,
+            backlog: FrameLen(9),
+            memory_used: MemSize(100),
+            network_size: MinMax { min: 40, max: 1400 },
+            largest_burst: FrameLen(3000),
+            tins: vec![tin; 3],
+            ..Stats::default()
+        };
+        let fresh = Stats { tins: vec![TinStats::default(); 3], ..Stats::default() };
+        let network_size = MinMax { min: 60, max: 1500 };
+        let now = Stats { sent_bytes: 7, sent_packets: 1, network_size, ..fresh.clone() };
+        let both = now.going_on_from(&before);
+        assert_eq!((both.sent_bytes, both.sent_packets), (u64::MAX, 11), "it does not run over");
+        assert_eq!((both.backlog, both.memory_used), (FrameLen::ZERO, MemSize(100)));
+        assert_eq!(both.network_size, MinMax { min: 40, max: 1500 });
+        assert_eq!(both.largest_burst, FrameLen(3000));
+        let TinStats { packets, drops, backlog, max_packet_len, sparse_flows, .. } = both.tins[2];
+        assert_eq!((packets, drops, backlog), (5, 1, FrameLen::ZERO));
+        assert_eq!((max_packet_len, sparse_flows), (FrameLen(1514), 0));
+        assert_eq!(fresh.clone().going_on_from(&Stats::default()), fresh);
+    }
 }

@@ -1,13 +1,14 @@
 //! Requests become commands of the bridge, and what comes back becomes replies.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex, broadcast, mpsc, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, broadcast, mpsc, oneshot};
 use ucake::io::driver::{Bridge, Command};
 use ucake::io::pool::FrameBuf;
 use ucake_cli::egress::{self, Egress};
 use ucake_cli::protocol::{
-    Class, Event, Kind, Order, PortLine, Refusal, Reply, Request, Shown, State, Verb,
+    Class, Event, Kind, Order, PortLine, Refusal, Reply, Request, Shown, State, Supervision, Verb,
 };
 use ucake_cli::words;
 
@@ -29,18 +30,44 @@ pub(crate) struct Named {
     pub(crate) device: String,
 }
 
+/// Whose requests are dealt with.
+#[derive(Clone, Debug)]
+pub(crate) struct Whose {
+    /// The process to send signals to.
+    pub(crate) pid: u32,
+    /// What is known of those that handled frames, where there is a supervisor.
+    pub(crate) supervision: Option<Arc<Mutex<Supervision>>>,
+}
+
+impl Whose {
+    /// What is known now.
+    pub(crate) fn supervision(&self) -> Option<Supervision> {
+        let known = self.supervision.as_ref()?;
+        Some(*known.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// It is this from now on.
+    pub(crate) fn set_supervision(&self, supervision: Supervision) {
+        if let Some(known) = &self.supervision {
+            *known.lock().unwrap_or_else(PoisonError::into_inner) = supervision;
+        }
+    }
+}
+
 /// Where requests are dealt with.
 pub(crate) struct Desk {
+    whose: Whose,
     /// The one on the side of the hosts, then the one on the side of the bottleneck.
     ports: [Named; 2],
     changes: broadcast::Sender<Reply>,
-    bridge: Mutex<Line>,
+    bridge: AsyncMutex<Line>,
 }
 
 /// The way to the bridge, which one request at a time may go.
 struct Line {
     commands: mpsc::Sender<Command<Egress<FrameBuf>>>,
     next_handle: u16,
+    whose: Whose,
     /// What both disciplines were, and when; without and with queues.
     shown: [Option<(Instant, Vec<Shown>)>; 2],
 }
@@ -48,13 +75,23 @@ struct Line {
 impl Desk {
     /// For the bridge that obeys `commands`; its disciplines have the handles before `next_handle`.
     pub(crate) fn new(
+        whose: Whose,
         ports: [Named; 2],
         commands: mpsc::Sender<Command<Egress<FrameBuf>>>,
         next_handle: u16,
     ) -> Self {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
-        let line = Line { commands, next_handle, shown: [None, None] };
-        Self { ports, changes, bridge: Mutex::new(line) }
+        let line = Line { commands, next_handle, whose: whose.clone(), shown: [None, None] };
+        Self { whose, ports, changes, bridge: AsyncMutex::new(line) }
+    }
+
+    fn hello(&self) -> Reply {
+        Reply::Hello {
+            program: "ucake".to_owned(),
+            release: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: self.whose.pid,
+            supervision: self.whose.supervision(),
+        }
     }
 
     /// Changes from now on.
@@ -65,7 +102,7 @@ impl Desk {
     /// What to say to a request.
     pub(super) async fn answer(&self, request: Request) -> Reply {
         let answer = match request {
-            Request::Hello => Ok(hello()),
+            Request::Hello => Ok(self.hello()),
             Request::Ports => self.list().await,
             Request::Show { port, queues } => self.show(port.as_deref(), queues).await,
             Request::Apply(order) => self.apply(&order).await,
@@ -139,16 +176,8 @@ impl Desk {
 }
 
 /// The handle to give out after `handle`.
-fn following(handle: u16) -> u16 {
+pub(crate) fn following(handle: u16) -> u16 {
     handle.checked_add(1).filter(|next| OWN_HANDLES.contains(next)).unwrap_or(*OWN_HANDLES.start())
-}
-
-fn hello() -> Reply {
-    Reply::Hello {
-        program: "ucake".to_owned(),
-        release: env!("CARGO_PKG_VERSION").to_owned(),
-        pid: std::process::id(),
-    }
 }
 
 impl Line {
@@ -169,7 +198,7 @@ impl Line {
         let shown: Vec<Shown> = ports
             .iter()
             .zip(states.await?)
-            .map(|(port, (handle, state))| named(port, handle, state))
+            .map(|(port, (handle, state))| port.shown(self.whose.supervision(), handle, state))
             .collect();
         *kept = Some((Instant::now(), shown.clone()));
         Ok(shown)
@@ -194,12 +223,22 @@ impl Line {
         let (event, states) =
             outcome.await?.map_err(|error| Refusal::new(Class::State, error.to_string()))?;
         let port = ports.get(index).expect("the index is one of theirs");
-        Ok((event, states.map(|(handle, state)| named(port, handle, state))))
+        let supervision = self.whose.supervision();
+        Ok((event, states.map(|(handle, state)| port.shown(supervision, handle, state))))
     }
 }
 
-fn named(port: &Named, handle: u16, state: State) -> Shown {
-    Shown { port: port.port.clone(), device: port.device.clone(), handle, state }
+impl Named {
+    /// What is known of its discipline.
+    pub(crate) fn shown(
+        &self,
+        supervision: Option<Supervision>,
+        handle: u16,
+        state: State,
+    ) -> Shown {
+        let Self { port, device } = self.clone();
+        Shown { port, device, handle, supervision, state }
+    }
 }
 
 /// What leaves through the port of this number: what is read of the other.

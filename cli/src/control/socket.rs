@@ -2,14 +2,13 @@
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use tokio::net::UnixListener;
 use tracing::info;
 
 /// Where sockets are when nobody says where.
@@ -53,9 +52,25 @@ pub(crate) enum SocketError {
 }
 
 impl Socket {
-    /// To accept clients with; within a tokio runtime.
-    pub(super) fn listener(&self) -> io::Result<UnixListener> {
-        UnixListener::from_std(self.listener.try_clone()?)
+    /// The socket that `listener` is already, opened by [`open`] in another process or before an upgrade.
+    pub(crate) fn from_fd(listener: OwnedFd, path: PathBuf) -> Self {
+        Self { listener: listener.into(), path }
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// To accept clients with.
+    pub(crate) fn listener(&self) -> io::Result<StdListener> {
+        self.listener.try_clone()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 }
 
@@ -73,7 +88,7 @@ impl Drop for Socket {
 pub(crate) fn open(path: &Path, group: Option<&str>) -> Result<Socket, SocketError> {
     let gid = group.map(group_id).transpose()?;
     let _lock = lock_directory(path);
-    make_room(path)?;
+    crate::run::patiently(|| make_room(path), |error| matches!(error, SocketError::Live(_)))?;
     let system = |source| SocketError::System { path: path.to_owned(), source };
     let listener = bind(path, gid).map_err(system)?;
     info!(path = %path.display(), "control socket");

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::path::Path;
-use std::{fs, io};
+use std::{fs, io, thread};
 
+use rustix::thread::CapabilitySet;
 use ucake::io::namespace::{Namespace, NamespaceError};
 use ucake::io::packet_socket::PacketSocket;
 use ucake::io::plain_tap::AnyTap;
@@ -15,6 +16,7 @@ use ucake::qdisc::Config;
 use ucake::time::Span;
 
 use super::Finding;
+use crate::sandbox::{self, Measure, User};
 use crate::value;
 
 /// Numbers of capabilities (capabilities(7)) and what they are for.
@@ -72,6 +74,28 @@ fn judge_namespaces(made: Result<(), NamespaceError>, users_may: bool) -> Findin
 /// An error in one line.
 fn one_line(error: &impl ToString) -> String {
     error.to_string().replace('\n', " ")
+}
+
+/// What the process that handles frames gives up, tried on a thread that ends right after.
+pub fn sandbox() -> Finding {
+    let tried = thread::spawn(|| sandbox::enter(User::NOBODY, CapabilitySet::empty())).join();
+    judge_sandbox(tried.map_or_else(|_| Vec::new(), |report| report.measures))
+}
+
+/// Judges by what could be given up.
+fn judge_sandbox(measures: Vec<Measure>) -> Finding {
+    const CHECK: &str = "sandbox";
+    let (kept, given_up): (Vec<_>, Vec<_>) =
+        measures.into_iter().partition(|measure| measure.outcome.is_err());
+    let list = |measures: &[Measure]| {
+        measures.iter().map(one_line).collect::<Vec<_>>().join(", ")
+    };
+    if kept.is_empty() && !given_up.is_empty() {
+        return Finding::good(CHECK, list(&given_up));
+    }
+    let found = format!("frames are handled with more rights than needed ({})", list(&kept));
+    let advice = "run as root outside of a user namespace, on a kernel with seccomp and landlock";
+    Finding::limited(CHECK, found, advice)
 }
 
 /// What a tap turned out to be.
@@ -302,6 +326,19 @@ fn judge_sch_cake(release: &str, loaded: &str, lists: &[String]) -> Finding {
 mod tests {
     use super::super::State;
     use super::*;
+
+    #[test]
+    fn what_cannot_be_given_up_is_told() {
+        let measure = |name: &str, outcome| Measure { name: name.to_owned(), outcome };
+        let user = measure("user", Ok("65534".to_owned()));
+        let good = judge_sandbox(vec![user.clone()]);
+        assert_eq!((good.state, &*good.found), (State::Good, "user: 65534"));
+        let files = measure("landlock", Err("this kernel has it not".to_owned()));
+        let limited = judge_sandbox(vec![user, files]);
+        assert_eq!(limited.state, State::Limited);
+        assert!(limited.found.contains("(landlock: this kernel has it not)"), "{limited:?}");
+        assert_eq!(judge_sandbox(Vec::new()).state, State::Limited);
+    }
 
     #[test]
     fn privileges_are_read_off_the_mask() {

@@ -76,22 +76,30 @@ fn text(shown: &Shown, named: bool, format: Format) -> String {
 }
 
 fn text_at(place: &Place<'_>, shown: &Shown, format: Format) -> String {
-    match &shown.state {
+    let discipline = match &shown.state {
         State::Cake { config, stats, .. } => show::qdisc(place, config, stats, format),
         State::Pfifo { limit, backlog, stats } => {
             pass_through::text(place, &queue(*limit, *backlog, *stats), format)
         }
+    };
+    match &shown.supervision {
+        Some(supervision) if format.details => discipline + &show::supervision(supervision),
+        _ => discipline,
     }
 }
 
 fn object(shown: &Shown, named: bool, format: Format) -> Value {
     let place = place(shown, named);
-    match &shown.state {
+    let mut object = match &shown.state {
         State::Cake { config, stats, .. } => json::qdisc(&place, config, stats, format),
         State::Pfifo { limit, backlog, stats } => {
             pass_through::json(&place, &queue(*limit, *backlog, *stats), format)
         }
+    };
+    if let Some(supervision) = shown.supervision.filter(|_| format.details) {
+        json::add_supervision(&mut object, &supervision);
     }
+    object
 }
 
 fn queue(limit: u32, backlog: u32, stats: FifoStats) -> PassThrough {

@@ -1,0 +1,177 @@
+//! The data process: it handles frames, has no rights, and is worth nothing.
+//!
+//! Problem: it must be possible to end it at any moment, and it must not be possible to do harm with it.
+//! Law: it starts from what is handed over, gives up every right before it reads the first frame, and says a few
+//! times a second that it is alive: the bridge itself says so, between two turns, so that one that does not turn is
+//! silent. It ends when the supervisor does.
+//! Left out: what it does ([`crate::work`]).
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::thread::CapabilitySet;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::LocalSet;
+use ucake::io::driver::Command;
+use ucake_cli::sandbox;
+
+use super::handover;
+use super::link::Link;
+use super::state::{HEARTBEAT, Kept, News, Order};
+use crate::control::Whose;
+use crate::work::{Handle, Work};
+
+/// The data process; what is handed over comes from standard input.
+///
+/// # Errors
+/// Nothing usable was handed over, or the work cannot go on.
+pub(crate) fn main() -> anyhow::Result<()> {
+    let end = io::stdin().as_fd().try_clone_to_owned().context("standard input is closed")?;
+    serve(end, Rights::Drop)
+}
+
+/// What to do about rights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rights {
+    /// Give them up: the process is for this alone.
+    Drop,
+    /// Keep them: the process does other things too.
+    Keep,
+}
+
+/// Does the work until whoever is at the other end of `end` says so or is gone.
+///
+/// # Errors
+/// Nothing usable was handed over, or the work cannot go on.
+pub(crate) fn serve(end: OwnedFd, rights: Rights) -> anyhow::Result<()> {
+    let (text, fds) = handover::receive(&end).context("nothing was handed over")?;
+    let kept = Kept::read(&text).map_err(anyhow::Error::msg)?;
+    let supervisor = match rights {
+        Rights::Drop => rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get()),
+        Rights::Keep => rustix::process::getpid().as_raw_nonzero().get(),
+    };
+    let report = (rights == Rights::Drop).then(|| {
+        let report = sandbox::enter(kept.user, CapabilitySet::empty());
+        // A change of user takes it back, hence behind.
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        report
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, async {
+        let link = Arc::new(Link::new(end)?);
+        if let Some(report) = report {
+            let _ = link.tell(&News::Sandboxed(report));
+            ignore_signals()?;
+        }
+        let supervision = Some(Arc::default());
+        let whose = Whose { pid: supervisor.unsigned_abs(), supervision };
+        let work = Work::new(&kept, fds, whose)?;
+        work.handle.set_supervision(kept.supervision);
+        obey(work, &link).await
+    })
+}
+
+/// The supervisor says when it is time.
+fn ignore_signals() -> io::Result<()> {
+    for kind in [
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+        SignalKind::hangup(),
+        SignalKind::user_defined1(),
+        SignalKind::user_defined2(),
+    ] {
+        // Once there is a handler it stays.
+        drop(signal(kind)?);
+    }
+    Ok(())
+}
+
+async fn obey(mut work: Work, link: &Arc<Link>) -> anyhow::Result<()> {
+    let beating = tokio::task::spawn_local(beat(work.handle.clone(), Arc::clone(link)));
+    let last = Rc::new(RefCell::new(None));
+    let orders = take_orders(work.handle.clone(), Arc::clone(link), Rc::clone(&last));
+    let orders = tokio::task::spawn_local(orders);
+    let outcome = work.run().await;
+    beating.abort();
+    orders.abort();
+    for news in work.news() {
+        let _ = link.tell(&news);
+    }
+    match (outcome, last.take()) {
+        (Err(error), _) => {
+            crate::print(&work.table(Some(&[])));
+            // The supervisor says it to people.
+            let _ = link.tell(&News::Failed(crate::explain(&error)));
+            Ok(())
+        }
+        (Ok(()), order) => {
+            if let Some(Order::Stop { lost }) = order {
+                crate::print(&work.table(Some(&lost)));
+            }
+            let _ = link.tell(&News::Stopped);
+            Ok(())
+        }
+    }
+}
+
+/// Says that it is alive, and what has changed, until something else ends.
+async fn beat(handle: Handle, link: Arc<Link>) {
+    let mut told: [String; 2] = Default::default();
+    loop {
+        let Some(news) = ask(&handle).await else { return };
+        for (news, told) in news.iter().zip(&mut told) {
+            let Ok(text) = serde_json::to_string(news) else { continue };
+            if *told != text && link.tell_line(&text).is_ok() {
+                *told = text;
+            }
+        }
+        // If there is no room the supervisor is late itself, and will not wonder.
+        let _ = link.tell(&News::Alive);
+        tokio::time::sleep(HEARTBEAT).await;
+    }
+}
+
+/// What is new, from the bridge itself between two turns; `None` if it has stopped.
+async fn ask(handle: &Handle) -> Option<[News; 2]> {
+    let (reply, answer) = oneshot::channel();
+    let asked = handle.clone();
+    let action = Command::With(Box::new(move |bridge| {
+        let _ = reply.send(asked.news(bridge));
+    }));
+    handle.commands.send(action).await.ok()?;
+    answer.await.ok()
+}
+
+/// Does what the supervisor says; ends the work when it says so or is gone.
+async fn take_orders(handle: Handle, link: Arc<Link>, last: Rc<RefCell<Option<Order>>>) {
+    loop {
+        // What makes no sense is as bad as nobody there.
+        let order = link.next::<Order>().await.ok().flatten();
+        let command = match order {
+            Some(Order::Know(supervision)) => {
+                handle.set_supervision(supervision);
+                continue;
+            }
+            Some(Order::Show { lost }) => {
+                let handle = handle.clone();
+                Command::With(Box::new(move |bridge| {
+                    crate::print(&handle.table(bridge, Some(&lost)))
+                }))
+            }
+            order => {
+                *last.borrow_mut() = order;
+                Command::Stop
+            }
+        };
+        let ends = matches!(command, Command::Stop);
+        if handle.commands.send(command).await.is_err() || ends {
+            return;
+        }
+    }
+}

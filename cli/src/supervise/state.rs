@@ -1,0 +1,298 @@
+//! What the supervisor knows, what it tells the data process and what that tells it.
+//!
+//! Problem: a process that ends takes all it knows with it.
+//! Law: whoever starts, for the first time, after a death or after an upgrade, starts from a [`Kept`] and from
+//! nothing else. The data process tells of all that changes in it a few times a second, so that what is kept is
+//! never older than [`HEARTBEAT`].
+//! Left out: frames. What is queued in a process that ends is gone.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use ucake::dql::DqlStats;
+use ucake::io::driver::PortSnapshot;
+use ucake::io::port::Counters;
+use ucake::time::Span;
+use ucake_cli::protocol::{State, Supervision};
+use ucake_cli::sandbox::{Report, User};
+
+use crate::args::{Bell, Coalesce, PortName};
+
+/// How often the data process says that it is alive, and what it counted: what is lost of the counts at most.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
+/// The form of [`Kept`]. A program that knows another one is not upgraded to.
+pub(crate) const VERSION: u32 = 1;
+
+/// Everything to start from but the descriptors: the listener first, if there is one, then both ports of each
+/// bridge.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    /// [`VERSION`].
+    pub(crate) version: u32,
+    /// The program, where it was started from.
+    pub(crate) program: PathBuf,
+    /// What it was started with.
+    pub(crate) arguments: Vec<String>,
+    /// Whom the data process is to be.
+    pub(crate) user: User,
+    /// The path of the control socket, if there is one.
+    pub(crate) socket: Option<PathBuf>,
+    /// The bridges.
+    pub(crate) bridges: Vec<KeptBridge>,
+    /// What happened to data processes so far.
+    pub(crate) supervision: Supervision,
+}
+
+/// A bridge.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KeptBridge {
+    /// On the side of the hosts, then on the side of the bottleneck.
+    pub(crate) ports: [KeptPort; 2],
+    /// Which frames are joined.
+    pub(crate) coalesce: Coalesce,
+    /// When a port sends.
+    pub(crate) doorbell: Bell,
+}
+
+/// A port, and what queues to leave through it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct KeptPort {
+    /// Its name, with that of the device it became.
+    pub(crate) name: PortName,
+    /// What its descriptor is.
+    pub(crate) kind: PortKind,
+    /// Largest frame of an ordinary packet, Ethernet header included.
+    pub(crate) largest_frame: u32,
+    /// What leaves through it: the handle …
+    pub(crate) handle: u16,
+    /// … and all that was known of it last.
+    pub(crate) state: State,
+    /// What the port counted.
+    pub(crate) counts: PortCounts,
+    /// What its device lost before it was read.
+    pub(crate) lost: Option<u64>,
+}
+
+/// What a descriptor is, and what else one has to know to use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PortKind {
+    /// A tap with a vnet header.
+    Tap {
+        /// What the kernel leaves to us.
+        offloads: u32,
+    },
+    /// A tap without.
+    PlainTap,
+    /// A packet socket.
+    Packet {
+        /// The device's number.
+        index: u32,
+        /// The device's MTU when it was opened.
+        mtu: usize,
+    },
+}
+
+/// What a port counted, and the queue in front of its device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PortCounts {
+    counters: Counters,
+    rings: u64,
+    stops: u64,
+    stopped: Span,
+}
+
+impl PortCounts {
+    pub(crate) fn of(port: &PortSnapshot) -> Self {
+        let DqlStats { stops, stopped, .. } = port.dql;
+        Self { counters: port.counters.clone(), rings: port.rings, stops, stopped }
+    }
+
+    /// What `port` counted on top of this.
+    pub(crate) fn added_to(&self, port: PortSnapshot) -> PortSnapshot {
+        let PortSnapshot { counters, rings, dql, .. } = port;
+        PortSnapshot {
+            counters: counters.going_on_from(&self.counters),
+            rings: rings.saturating_add(self.rings),
+            dql: DqlStats {
+                stops: dql.stops.saturating_add(self.stops),
+                stopped: dql.stopped + self.stopped,
+                ..dql
+            },
+            ..port
+        }
+    }
+}
+
+impl KeptPort {
+    /// Forgets of what is queued: what stood there is gone with its process. How many packets that were.
+    pub(crate) fn lose_queue(&mut self) -> u64 {
+        match &mut self.state {
+            State::Cake { stats, .. } => std::mem::take(&mut stats.queued_packets).into(),
+            State::Pfifo { stats, .. } => std::mem::take(&mut stats.queued_packets).into(),
+        }
+    }
+}
+
+/// What the data process tells.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
+pub(crate) enum News {
+    /// What it gave up, once.
+    Sandboxed(Report),
+    /// Every bridge has taken a turn since it was asked.
+    Alive,
+    /// What leaves through a port, and what the port counted.
+    Port {
+        /// Number of the bridge.
+        bridge: usize,
+        /// Number of the port.
+        port: usize,
+        /// As in [`KeptPort`].
+        handle: u16,
+        /// As in [`KeptPort`].
+        state: State,
+        /// As in [`KeptPort`].
+        counts: PortCounts,
+    },
+    /// It cannot go on, and neither could another one.
+    Failed(String),
+    /// It did as told, and ends.
+    Stopped,
+}
+
+/// What the data process is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Tell it to whoever asks.
+    Know(Supervision),
+    /// Print the statistics.
+    Show {
+        /// What each port's device lost before it was read, port by port.
+        lost: Vec<Option<u64>>,
+    },
+    /// Print the statistics and end.
+    Stop {
+        /// As above.
+        lost: Vec<Option<u64>>,
+    },
+    /// Tell everything once more and end, for another one to go on.
+    Retire,
+}
+
+impl Kept {
+    /// As text.
+    pub(crate) fn write(&self) -> String {
+        serde_json::to_string(self).expect("all keys are strings")
+    }
+
+    /// Out of text.
+    ///
+    /// # Errors
+    /// It is of another form; for people to read.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Head {
+            version: u32,
+        }
+        let unreadable = |error| format!("cannot go on from what was handed over: {error}");
+        let Head { version } = serde_json::from_str(text).map_err(unreadable)?;
+        if version != VERSION {
+            return Err(format!(
+                "what was handed over is of form {version}; form {VERSION} is known here"
+            ));
+        }
+        serde_json::from_str(text).map_err(unreadable)
+    }
+
+    /// Takes note of what the data process told. False if it makes no sense.
+    pub(crate) fn note(&mut self, news: News) -> bool {
+        let News::Port { bridge, port, handle, state, counts } = news else { return true };
+        let kept = self.bridges.get_mut(bridge).and_then(|bridge| bridge.ports.get_mut(port));
+        let Some(kept) = kept else { return false };
+        kept.counts = counts;
+        // A pass-through that stands in for CAKE is no reason to forget what CAKE was like.
+        let stand_in = self.supervision.passing_through && matches!(state, State::Pfifo { .. });
+        if !stand_in {
+            (kept.handle, kept.state) = (handle, state);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use ucake::qdisc::{Config, FifoStats, Stats};
+
+    use super::*;
+
+    pub(in crate::supervise) fn kept() -> Kept {
+        let port = |name: &str, handle| KeptPort {
+            name: name.parse().expect("a port"),
+            kind: PortKind::Tap { offloads: 0x6f },
+            largest_frame: 1514,
+            handle,
+            state: cake(0, 0),
+            counts: PortCounts::default(),
+            lost: None,
+        };
+        let ports = [port("tap:lan0", 0x8002), port("tap:wan0", 0x8001)];
+        Kept {
+            version: VERSION,
+            program: "/usr/bin/ucake".into(),
+            arguments: vec!["run".into()],
+            user: User::NOBODY,
+            socket: Some("/run/ucake/control.sock".into()),
+            bridges: vec![KeptBridge { ports, coalesce: Coalesce::Exact, doorbell: Bell::Batch }],
+            supervision: Supervision::default(),
+        }
+    }
+
+    fn cake(sent_packets: u64, queued_packets: u32) -> State {
+        let stats = Stats { sent_packets, queued_packets, ..Stats::default() };
+        State::Cake { config: Config::default(), stats: Box::new(stats), queues: None }
+    }
+
+    fn news(bridge: usize, port: usize, handle: u16, state: State) -> News {
+        News::Port { bridge, port, handle, state, counts: PortCounts::default() }
+    }
+
+    #[test]
+    fn what_is_kept_is_read_as_it_was_written_and_other_forms_are_refused() {
+        let kept = kept();
+        assert_eq!(Kept::read(&kept.write()), Ok(kept.clone()));
+        let other = Kept { version: 2, ..kept }.write();
+        assert!(Kept::read(&other).expect_err("of the future").contains("form 2"));
+        assert!(Kept::read("{}").is_err() && Kept::read("").is_err());
+    }
+
+    #[test]
+    fn what_is_told_is_kept_and_what_makes_no_sense_is_not() {
+        let mut kept = kept();
+        assert!(kept.note(news(0, 1, 7, cake(5, 3))));
+        assert_eq!(
+            (kept.bridges[0].ports[1].handle, &kept.bridges[0].ports[1].state),
+            (7, &cake(5, 3))
+        );
+        let before = kept.clone();
+        assert!(!kept.note(news(1, 0, 7, cake(9, 0))) && !kept.note(news(0, 2, 7, cake(9, 0))));
+        assert!(kept.note(News::Alive));
+        assert_eq!(kept, before);
+        assert_eq!(kept.bridges[0].ports[1].lose_queue(), 3);
+        assert_eq!(kept.bridges[0].ports[1].state, cake(5, 0));
+    }
+
+    #[test]
+    fn a_pass_through_that_stands_in_for_cake_does_not_make_it_forgotten() {
+        let mut kept = kept();
+        let pfifo = State::Pfifo { limit: 1000, backlog: 0, stats: FifoStats::default() };
+        kept.supervision.passing_through = true;
+        assert!(kept.note(news(0, 0, 0, pfifo.clone())));
+        assert_eq!(kept.bridges[0].ports[0].state, cake(0, 0));
+        assert!(kept.note(news(0, 0, 9, cake(2, 0))), "somebody made one");
+        assert_eq!(kept.bridges[0].ports[0].state, cake(2, 0));
+        kept.supervision.passing_through = false;
+        assert!(kept.note(news(0, 0, 0, pfifo.clone())), "somebody deleted it");
+        assert_eq!(kept.bridges[0].ports[0].state, pfifo);
+    }
+}
