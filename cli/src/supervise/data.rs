@@ -161,7 +161,7 @@ async fn take_orders(handle: Handle, link: Arc<Link>, last: Rc<RefCell<Option<Or
             Some(Order::Show { lost }) => {
                 let handle = handle.clone();
                 Command::With(Box::new(move |bridge| {
-                    crate::print(&handle.table(bridge, Some(&lost)))
+                    crate::print(&handle.table(bridge, Some(&lost)));
                 }))
             }
             order => {
