@@ -72,20 +72,22 @@ impl FlowHasher {
     /// be, since most of the work is in its length: of the four messages here each has a length of its own, and
     /// so the hash of no other kind of key.
     fn hash(&self, key: &FlowKey) -> u32 {
-        let (low, high) = sorted(key.source, key.destination);
         let (low_port, high_port) = sorted(key.source_port, key.destination_port);
-        let ports = join(low_port, high_port);
+        let ports = tag(key) << 32 | u64::from(join(low_port, high_port));
         let mut message = self.message();
-        if let (Some(low), Some(high), 0) = (short(key, low), short(key, high), key.flow_label) {
+        let ends = [key.source, key.destination].map(|address| short(key, address));
+        if let ([Some(source), Some(destination)], 0) = (ends, key.flow_label) {
+            let (low, high) = sorted(source, destination);
             message.write_u64((u64::from(high) << 32 | u64::from(low)).to_le());
-            message.write_u64((tag(key) << 32 | u64::from(ports)).to_le());
+            message.write_u64(ports.to_le());
             message.write_u32(key.key_id.to_le());
             message.write_u8(key.ip_proto);
             return folded(message);
         }
+        let (low, high) = sorted(key.source, key.destination);
         write_address(&mut message, low);
         write_address(&mut message, high);
-        message.write_u64((tag(key) << 32 | u64::from(ports)).to_le());
+        message.write_u64(ports.to_le());
         message.write_u64((u64::from(key.key_id) << 32 | u64::from(key.flow_label)).to_le());
         message.write_u16(key.ethertype.to_le());
         message.write_u8(key.ip_proto);
