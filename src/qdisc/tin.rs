@@ -262,15 +262,30 @@ impl Tin {
     /// steps; how many it took. Nothing that [`Self::next_flow`] and [`Self::may_send`] would not do, but for
     /// the dithers of rounds that are granted at once: after a superpacket of 64 kB they do it fifty times
     /// for each flow.
-    #[inline(never)]
-    #[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
     pub fn turn<R: Clone>(
         &mut self,
         most: u32,
         random: &mut R,
         dither: impl Fn(&mut R) -> u16,
     ) -> u32 {
-        let Some(mut slot) = self.sets.turning() else { return 0 };
+        match self.sets.turning() {
+            // Mostly the first of them may send.
+            Some(slot) if self.accounts[slot].deficit <= 0 => {
+                self.turn_from(slot, most, random, dither)
+            }
+            _ => 0,
+        }
+    }
+
+    #[inline(never)]
+    #[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
+    fn turn_from<R: Clone>(
+        &mut self,
+        mut slot: u16,
+        most: u32,
+        random: &mut R,
+        dither: impl Fn(&mut R) -> u16,
+    ) -> u32 {
         // One of its own, which the loop can keep in registers, as it can with all else not being inlined.
         let mut generator = random.clone();
         let mut steps = if most < 2 * MOST_GRANTED {
@@ -312,11 +327,11 @@ impl Tin {
             let most = (self.share_of(account.hosts) >> 16) + 1;
             // What is above zero may send as it is.
             let debt = account.deficit.min(0).unsigned_abs();
-            rounds = rounds.min(debt / most);
             flows += 1;
-            if rounds < WORTH_GRANTING || flows > MOST_GRANTED {
+            if debt / WORTH_GRANTING < most || flows > MOST_GRANTED {
                 return 0;
             }
+            rounds = rounds.min(debt / most);
             slot = self.sets.behind(slot);
             if slot == first {
                 break;
@@ -568,18 +583,28 @@ impl Tin {
     fn rounds_until_served(&self) -> u32 {
         let debt = self.deficit.min(0).unsigned_abs();
         let quantum = u32::from(self.share.quantum.max(1));
-        if debt <= quantum { u32::from(debt > 0) } else { debt.div_ceil(quantum) }
+        // Of a packet, one or two.
+        match debt {
+            0 => 0,
+            _ if debt <= quantum => 1,
+            _ if debt <= 2 * quantum => 2,
+            _ => debt.div_ceil(quantum),
+        }
     }
 
     /// So many visits without being served: each gives a quantum, while there is nothing in hand.
     fn pass_by(&mut self, visits: u32) {
-        if self.deficit > 0 || visits == 0 {
+        if self.deficit > 0 {
             return;
         }
-        let quantum = u32::from(self.share.quantum);
-        // Mostly there is one visit, and no division to be made.
-        let most = if visits > 1 { self.deficit.unsigned_abs() / quantum.max(1) + 1 } else { 1 };
-        let given = visits.min(most).saturating_mul(quantum);
+        let (debt, quantum) = (self.deficit.unsigned_abs(), u32::from(self.share.quantum));
+        // Mostly each visit finds it in debt.
+        let worth = visits.saturating_mul(quantum);
+        let given = if debt >= worth.saturating_sub(quantum) {
+            worth
+        } else {
+            visits.min(debt / quantum.max(1) + 1) * quantum
+        };
         self.deficit = self.deficit.saturating_add_unsigned(given);
     }
 
@@ -618,35 +643,44 @@ pub fn choose_shaped(tins: &[Tin], now: Instant) -> Option<u8> {
 
 /// The tin to serve while unlimited (spec §6.4): deficit round robin from the one served last. The rounds
 /// are reckoned, not walked: after a superpacket of 64 kB some hundred of them would pass by.
-#[expect(clippy::indexing_slicing, reason = "the tin served last is one of them")]
 pub fn choose_unlimited(tins: &mut [Tin], current: u8) -> Option<u8> {
-    let (current, count) = (usize::from(current), tins.len());
-    let in_order = |turn: usize| {
-        let index = current + turn;
-        if index < count { index } else { index - count }
-    };
-    let mut first = None;
-    for turn in 0..count {
-        let tin = &tins[in_order(turn)];
-        if !tin.has_flows() {
-            continue;
-        }
+    let tin = tins.get(usize::from(current))?;
+    if tin.deficit >= 0 && tin.has_flows() {
+        return Some(current);
+    }
+    let (rounds, chosen) = served_first(tins, current)?;
+    if rounds > 0 {
+        tins.iter_mut().for_each(|tin| tin.pass_by(rounds));
+    }
+    // Those between the two are visited once more.
+    if chosen > current {
+        between(tins, current, chosen).for_each(|tin| tin.pass_by(1));
+    } else if chosen < current {
+        between(tins, 0, chosen).for_each(|tin| tin.pass_by(1));
+        between(tins, current, u8::MAX).for_each(|tin| tin.pass_by(1));
+    }
+    Some(chosen)
+}
+
+/// The tins from one up to another, exclusive.
+fn between(tins: &mut [Tin], from: u8, to: u8) -> impl Iterator<Item = &mut Tin> {
+    tins.iter_mut().take(to.into()).skip(from.into())
+}
+
+/// The tin that is served after the fewest rounds, and those; of several, the first in turn.
+fn served_first(tins: &[Tin], current: u8) -> Option<(u32, u8)> {
+    let mut first: Option<(u32, u8)> = None;
+    for (index, tin) in (0..).zip(tins).filter(|(_, tin)| tin.has_flows()) {
         let rounds = tin.rounds_until_served();
-        if first.is_none_or(|(fewest, _)| rounds < fewest) {
-            first = Some((rounds, turn));
-        }
-        // Nobody behind it is served earlier.
-        if rounds == 0 {
-            break;
+        // Its turn comes before that of all with lower numbers, but for those which come before `current`.
+        let earlier = |(fewest, best): (u32, u8)| {
+            rounds < fewest || rounds == fewest && best < current && index >= current
+        };
+        if first.is_none_or(earlier) {
+            first = Some((rounds, index));
         }
     }
-    let (rounds, turn) = first?;
-    let passed = if rounds == 0 { turn } else { count };
-    for other in 0..passed {
-        let visits = rounds + u32::from(other < turn);
-        tins[in_order(other)].pass_by(visits);
-    }
-    u8::try_from(in_order(turn)).ok()
+    first
 }
 
 fn flow_quantum(threshold: Option<Rate>) -> u16 {
