@@ -26,16 +26,6 @@ impl<T: Default> PerSlot<T> {
 }
 
 impl<T> PerSlot<T> {
-    /// All of them, for a loop that goes through many.
-    pub fn all(&self) -> &[T; SLOTS as usize] {
-        &self.0
-    }
-
-    /// All of them, to be changed.
-    pub fn all_mut(&mut self) -> &mut [T; SLOTS as usize] {
-        &mut self.0
-    }
-
     /// Each slot with its number.
     pub fn iter(&self) -> impl Iterator<Item = (u16, &T)> {
         (0..).zip(self.0.iter())

@@ -127,7 +127,7 @@ fn join(low: u16, high: u16) -> u32 {
 
 /// In two words, in the same order on every processor (as `to_le` does elsewhere).
 fn write_address(message: &mut SipHasher13, address: u128) {
-    message.write_u64(((address & u128::from(u64::MAX)) as u64).to_le());
+    message.write_u64(((address & 0xffff_ffff_ffff_ffff) as u64).to_le());
     message.write_u64(((address >> 64) as u64).to_le());
 }
 
