@@ -148,25 +148,54 @@ impl Refused {
 /// assert!(!frame.meta.flow.is_ip());
 /// ```
 pub fn dissect(frame: &[u8], vnet: &VnetHeader, truesize: MemSize) -> Result<Dissected, Refused> {
-    let outer = Outer::read(frame);
+    let link = Link::read(frame);
+    match link.plain() {
+        Some(ip) => found(frame, vnet, truesize, link, Some(&ip)),
+        None => dissect_closely(frame, vnet, truesize, link),
+    }
+}
+
+#[inline(never)]
+fn dissect_closely(
+    frame: &[u8],
+    vnet: &VnetHeader,
+    truesize: MemSize,
+    link: Link<'_>,
+) -> Result<Dissected, Refused> {
+    let ip = link.closely();
+    found(frame, vnet, truesize, link, ip.as_ref())
+}
+
+/// What all that was read comes to.
+// Once for each kind of packet, so that of an ordinary one nothing is written to memory but the answer: it
+// is large, and so is an IP header.
+#[inline(always)]
+fn found(
+    frame: &[u8],
+    vnet: &VnetHeader,
+    truesize: MemSize,
+    link: Link<'_>,
+    ip: Option<&Ip<'_>>,
+) -> Result<Dissected, Refused> {
     check_checksum_field(frame, vnet)?;
-    let (vnet, train) = superpacket(frame, vnet, &outer)?;
+    let (vnet, train) = superpacket(frame, vnet, link.network_offset, ip)?;
+    let (tos, network) = link.network();
     let layout = Layout {
-        network: outer.network,
-        network_offset: small(outer.network_offset),
-        ecn: match outer.network {
+        network,
+        network_offset: small(link.network_offset),
+        ecn: match network {
             Network::Other => Ecn::NotEct,
-            Network::Ipv4 | Network::Ipv6 => Ecn::from_tos(outer.tos),
+            Network::Ipv4 | Network::Ipv6 => Ecn::from_tos(tos),
         },
-        transport: outer.ip.as_ref().and_then(Ip::transport),
+        transport: ip.and_then(Ip::transport),
         train,
     };
     let meta = Meta {
         len: FrameLen(u32::try_from(frame.len()).unwrap_or(u32::MAX)),
         network_offset: layout.network_offset,
-        dscp: outer.dscp(),
+        dscp: link.dscp(tos),
         ecn: layout.ecn,
-        flow: outer.flow(),
+        flow: link.flow(ip),
         segments: train.map_or(Segments::ONE, |train| train.segments),
         truesize,
         mark: 0,
@@ -195,17 +224,19 @@ fn check_checksum_field(frame: &[u8], vnet: &VnetHeader) -> Result<(), Refused> 
 
 /// Checks what the header says of a superpacket. Returns the header to go on with and, if the frame
 /// can be split, how.
+#[inline(always)]
 fn superpacket(
     frame: &[u8],
     vnet: &VnetHeader,
-    outer: &Outer<'_>,
+    network_offset: usize,
+    ip: Option<&Ip<'_>>,
 ) -> Result<(VnetHeader, Option<Train>), Refused> {
     if vnet.gso_type == VnetHeader::GSO_NONE {
         return Ok((vnet.without_gso(), None));
     }
-    let (transport, ip) = claimed(vnet, outer)?;
+    let (transport, ip) = claimed(vnet, ip)?;
     let header_len = header_len(frame, transport, ip)?;
-    if frame.len() - outer.network_offset > usize::from(u16::MAX) {
+    if frame.len() - network_offset > usize::from(u16::MAX) {
         return Err(Refused::TooLong);
     }
     check_transport_checksum(vnet, transport, ip)?;
@@ -227,9 +258,10 @@ fn superpacket(
 }
 
 /// The transport that the offload type claims, with the IP header that bears the claim out.
+#[inline(always)]
 fn claimed<'a, 'b>(
     vnet: &VnetHeader,
-    outer: &'b Outer<'a>,
+    ip: Option<&'b Ip<'a>>,
 ) -> Result<(Transport, &'b Ip<'a>), Refused> {
     let (transport, number, network) = match vnet.gso_kind() {
         VnetHeader::GSO_TCPV4 => (Transport::Tcp, proto::TCP, Some(Network::Ipv4)),
@@ -237,7 +269,7 @@ fn claimed<'a, 'b>(
         VnetHeader::GSO_UDP_L4 => (Transport::Udp, proto::UDP, None),
         _ => return Err(Refused::GsoUnknown),
     };
-    let ip = outer.ip.as_ref().ok_or(Refused::GsoMismatch)?;
+    let ip = ip.ok_or(Refused::GsoMismatch)?;
     if ip.fragment {
         return Err(Refused::Fragment);
     }
@@ -250,6 +282,7 @@ fn claimed<'a, 'b>(
 }
 
 /// Bytes of all headers, counted from the packet itself.
+#[inline(always)]
 fn header_len(frame: &[u8], transport: Transport, ip: &Ip<'_>) -> Result<usize, Refused> {
     let own = match transport {
         Transport::Udp => UDP_LEN,
@@ -268,6 +301,7 @@ fn header_len(frame: &[u8], transport: Transport, ip: &Ip<'_>) -> Result<usize, 
 }
 
 /// Splitting updates the TCP or UDP checksum; the one to be completed must be that.
+#[inline(always)]
 fn check_transport_checksum(
     vnet: &VnetHeader,
     transport: Transport,
@@ -291,53 +325,41 @@ impl Transport {
 
 // Headers.
 
-/// What stands before the payload of the link layer, and the IP header behind it if it can be read.
-struct Outer<'a> {
+/// What stands before the payload of the link layer.
+#[derive(Clone, Copy)]
+struct Link<'a> {
     ethertype: u16,
     vlan: u16,
     vlan_kind: u16,
     network_offset: usize,
-    /// A header that is all there, in order or not.
-    network: Network,
-    /// TOS or traffic class; 0 where there is none.
-    tos: u8,
-    ip: Option<Ip<'a>>,
-    /// The header in a PPPoE session.
-    session: Option<Ip<'a>>,
+    payload: &'a [u8],
 }
 
-impl<'a> Outer<'a> {
+impl<'a> Link<'a> {
+    #[inline(always)]
     fn read(frame: &'a [u8]) -> Self {
-        let Some(ethertype) = word(frame, ETHERNET_LEN - 2) else {
+        let untagged =
+            Self { ethertype: 0, vlan: 0, vlan_kind: 0, network_offset: 0, payload: &[] };
+        match word(frame, ETHERNET_LEN - 2) {
+            Some(ethertype @ (ETHERTYPE_CTAG | ETHERTYPE_STAG)) => {
+                Self { ethertype, network_offset: ETHERNET_LEN, ..untagged }.behind_tags(frame)
+            }
+            Some(ethertype) => {
+                let payload = frame.get(ETHERNET_LEN..).unwrap_or_default();
+                let ethertype = named(ethertype);
+                Self { ethertype, network_offset: ETHERNET_LEN, payload, ..untagged }
+            }
             // Shorter than an Ethernet header. It is still somebody's frame.
-            let network_offset = frame.len();
-            return Self {
-                ethertype: 0,
-                vlan: 0,
-                vlan_kind: 0,
-                network_offset,
-                network: Network::Other,
-                tos: 0,
-                ip: None,
-                session: None,
-            };
-        };
-        let mut outer = Self {
-            ethertype,
-            vlan: 0,
-            vlan_kind: 0,
-            network_offset: ETHERNET_LEN,
-            network: Network::Other,
-            tos: 0,
-            ip: None,
-            session: None,
-        };
-        outer.skip_tags(frame);
-        outer.read_network(frame.get(outer.network_offset..).unwrap_or_default());
-        if outer.ethertype < SMALLEST_ETHERTYPE {
-            outer.ethertype = ETHERTYPE_LLC;
+            None => Self { network_offset: frame.len(), ..untagged },
         }
-        outer
+    }
+
+    #[inline(never)]
+    fn behind_tags(mut self, frame: &'a [u8]) -> Self {
+        self.skip_tags(frame);
+        self.payload = frame.get(self.network_offset..).unwrap_or_default();
+        self.ethertype = named(self.ethertype);
+        self
     }
 
     /// Walks the VLAN tags, [`MAX_TAGS`] at most: what is behind more is not looked at, nor is what is
@@ -364,58 +386,75 @@ impl<'a> Outer<'a> {
         }
     }
 
-    /// What the kernel reads by EtherType alone: the DSCP from the first two bytes, and a header to mark
-    /// and wash where all of it is there, whatever version and length it claims. The rest is read where
-    /// the header is in order.
-    fn read_network(&mut self, bytes: &'a [u8]) {
-        let first = word(bytes, 0).unwrap_or(0).to_be_bytes();
-        (self.tos, self.network) = match self.ethertype {
-            ETHERTYPE_IPV4 if bytes.len() >= 20 => (first[1], Network::Ipv4),
-            ETHERTYPE_IPV4 => (first[1], Network::Other),
-            ETHERTYPE_IPV6 if bytes.len() >= 40 => (first[0] << 4 | first[1] >> 4, Network::Ipv6),
-            ETHERTYPE_IPV6 => (first[0] << 4 | first[1] >> 4, Network::Other),
-            _ => return self.read_pppoe(bytes),
-        };
-        let (ethertype, offset) = (self.ethertype, self.network_offset);
-        self.ip =
-            Ip::plain(ethertype, bytes, offset).or_else(|| Ip::closely(ethertype, bytes, offset));
+    /// What the kernel reads by EtherType alone: TOS or traffic class (0 where there is none) from the first
+    /// two bytes, and whether a header to mark and wash is all there, whatever version and length it claims.
+    fn network(&self) -> (u8, Network) {
+        let [first, second] = word(self.payload, 0).unwrap_or(0).to_be_bytes();
+        let class = first << 4 | second >> 4;
+        match self.ethertype {
+            ETHERTYPE_IPV4 if self.payload.len() >= 20 => (second, Network::Ipv4),
+            ETHERTYPE_IPV4 => (second, Network::Other),
+            ETHERTYPE_IPV6 if self.payload.len() >= 40 => (class, Network::Ipv6),
+            ETHERTYPE_IPV6 => (class, Network::Other),
+            _ => (0, Network::Other),
+        }
     }
 
-    /// The flow of a PPPoE session is that of the packet in it; DSCP and ECN are out of reach.
-    fn read_pppoe(&mut self, bytes: &'a [u8]) {
-        const VERSION_1_TYPE_1_DATA: u16 = 0x1100;
-        if self.ethertype != ETHERTYPE_PPPOE || word(bytes, 0) != Some(VERSION_1_TYPE_1_DATA) {
-            return;
+    /// The IP header, if it is an ordinary one.
+    #[inline(always)]
+    fn plain(&self) -> Option<Ip<'a>> {
+        Ip::plain(self.ethertype, self.payload, self.network_offset)
+    }
+
+    /// The IP header, if there is one that is in order.
+    fn closely(&self) -> Option<Ip<'a>> {
+        match self.ethertype {
+            ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => {
+                Ip::closely(self.ethertype, self.payload, self.network_offset)
+            }
+            _ => None,
         }
-        let inner = match word(bytes, 6) {
-            Some(PPP_IPV4) => ETHERTYPE_IPV4,
-            Some(PPP_IPV6) => ETHERTYPE_IPV6,
-            _ => return,
+    }
+
+    /// The header in a PPPoE session, whose flow is that of the packet in it; DSCP and ECN are out of reach.
+    fn in_session(&self) -> Option<Ip<'a>> {
+        const VERSION_1_TYPE_1_DATA: u16 = 0x1100;
+        let bytes = self.payload;
+        if self.ethertype != ETHERTYPE_PPPOE || word(bytes, 0) != Some(VERSION_1_TYPE_1_DATA) {
+            return None;
+        }
+        let inner = match word(bytes, 6)? {
+            PPP_IPV4 => ETHERTYPE_IPV4,
+            PPP_IPV6 => ETHERTYPE_IPV6,
+            _ => return None,
         };
-        self.session = Ip::behind(inner, bytes.get(8..).unwrap_or_default());
+        Ip::behind(inner, bytes.get(8..).unwrap_or_default())
     }
 
     /// Spec §3.5: ARP is urgent, anything else that is not IP is not.
-    fn dscp(&self) -> Dscp {
-        if self.ethertype == ETHERTYPE_ARP { Dscp::CS7 } else { Dscp::from_tos(self.tos) }
+    fn dscp(&self, tos: u8) -> Dscp {
+        if self.ethertype == ETHERTYPE_ARP { Dscp::CS7 } else { Dscp::from_tos(tos) }
     }
 
-    fn flow(&self) -> FlowKey {
-        let Some(outer) = self.ip.as_ref().or(self.session.as_ref()) else {
-            let Self { ethertype, vlan, vlan_kind, .. } = *self;
-            return FlowKey { ethertype, vlan, vlan_kind, ..FlowKey::default() };
+    #[inline(always)]
+    fn flow(self, ip: Option<&Ip<'_>>) -> FlowKey {
+        let Self { vlan, vlan_kind, .. } = self;
+        let flow = match ip {
+            Some(ip) => ip.innermost_flow(),
+            None => self.flow_without_ip(),
         };
-        let mut innermost = *outer;
-        let mut key_id = 0;
-        for _ in 0..MAX_TUNNELS {
-            key_id = innermost.gre_key().unwrap_or(key_id);
-            match innermost.inner() {
-                Some(inner) => innermost = inner,
-                None => break,
-            }
-        }
-        FlowKey { vlan: self.vlan, vlan_kind: self.vlan_kind, key_id, ..innermost.flow() }
+        FlowKey { vlan, vlan_kind, ..flow }
     }
+
+    fn flow_without_ip(self) -> FlowKey {
+        let unknown = FlowKey { ethertype: self.ethertype, ..FlowKey::default() };
+        self.in_session().map_or(unknown, |ip| ip.innermost_flow())
+    }
+}
+
+/// The EtherType that Linux makes of the field.
+fn named(ethertype: u16) -> u16 {
+    if ethertype < SMALLEST_ETHERTYPE { ETHERTYPE_LLC } else { ethertype }
 }
 
 /// An IP header that could be read, extension headers included as far as they could be.
@@ -449,6 +488,7 @@ impl<'a> Ip<'a> {
     }
 
     /// Whatever header there is, read by a parser.
+    #[inline(never)]
     fn closely(ethertype: u16, bytes: &'a [u8], offset: usize) -> Option<Self> {
         Self::read(&LaxSlicedPacket::from_ether_type(ethertype.into(), bytes), ethertype, offset)
     }
@@ -493,6 +533,31 @@ impl<'a> Ip<'a> {
             transport_offset: offset + header.slice().len() + extensions.len(),
             payload: ip.payload().payload,
         }
+    }
+
+    /// The flow behind all tunnels, [`MAX_TUNNELS`] of them at most.
+    #[inline(always)]
+    fn innermost_flow(&self) -> FlowKey {
+        if self.is_transport() { self.flow() } else { self.tunnelled_flow() }
+    }
+
+    #[inline(never)]
+    fn tunnelled_flow(self) -> FlowKey {
+        let mut innermost = self;
+        let mut key_id = 0;
+        for _ in 0..MAX_TUNNELS {
+            key_id = innermost.gre_key().unwrap_or(key_id);
+            match innermost.inner() {
+                Some(inner) => innermost = inner,
+                None => break,
+            }
+        }
+        FlowKey { key_id, ..innermost.flow() }
+    }
+
+    /// Whether TCP or UDP follows, whatever there is of it; it is no tunnel then.
+    fn is_transport(&self) -> bool {
+        self.proto == proto::TCP.0 || self.proto == proto::UDP.0
     }
 
     fn ethertype(&self) -> u16 {
@@ -563,10 +628,11 @@ impl<'a> Ip<'a> {
     }
 
     /// The header in `payload`, which `ethertype` announces.
+    #[inline(never)]
     fn behind(ethertype: u16, payload: &'a [u8]) -> Option<Self> {
         match ethertype {
             ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Self::closely(ethertype, payload, 0),
-            ETHERTYPE_TEB => Outer::read(payload).ip,
+            ETHERTYPE_TEB => Link::read(payload).closely(),
             _ => None,
         }
     }

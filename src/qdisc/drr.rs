@@ -6,9 +6,11 @@
 //! Shi 2000) and FQ-CoDel (RFC 8290).
 //! Law: a flow is sparse until it has used up one quantum; three lists, new before old before decaying;
 //! each state is counted as it is entered and left, at one place.
-//! Left out: deficits (`flow`), host loads (`host`), when a flow changes state (`tin`).
+//! Left out: deficits (`flow`), the queue of old flows (`turns`), host loads (`host`), when a flow changes state (`tin`).
 
-use super::flow_table::{PerSlot, SLOTS};
+use super::flow::Account;
+use super::flow_table::PerSlot;
+use super::turns::Turns;
 
 const NONE: u16 = u16::MAX;
 
@@ -43,7 +45,9 @@ pub enum List {
 #[derive(Clone, Debug)]
 pub struct FlowSets {
     places: PerSlot<Place>,
+    /// Of each list that is linked; the old flows' is not.
     ends: [Ends; 3],
+    old: Turns,
     sparse: u32,
     bulk: u32,
     decaying: u32,
@@ -64,31 +68,18 @@ impl Default for Place {
     }
 }
 
-/// Whose turn it is among the old flows.
-pub struct Turns<'a> {
-    places: &'a [Place; SLOTS as usize],
-    first: u16,
-    slot: u16,
-}
-
-#[expect(clippy::indexing_slicing, reason = "the remainder is below the length")]
-impl Turns<'_> {
-    /// The flow whose turn it is.
-    pub fn slot(&self) -> u16 {
-        self.slot
-    }
-
-    /// It is the next one's turn; after the last, the first one's.
-    pub fn go_on(&mut self) {
-        let next = self.places[usize::from(self.slot % SLOTS)].next;
-        self.slot = if next == NONE { self.first } else { next };
-    }
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     head: u16,
     tail: u16,
+}
+
+impl Ends {
+    const NONE: Self = Self { head: NONE, tail: NONE };
+
+    fn first(self) -> Option<u16> {
+        (self.head != NONE).then_some(self.head)
+    }
 }
 
 #[expect(clippy::indexing_slicing, reason = "there are as many ends as lists")]
@@ -97,7 +88,8 @@ impl FlowSets {
     pub fn new() -> Self {
         Self {
             places: PerSlot::new(),
-            ends: [Ends { head: NONE, tail: NONE }; 3],
+            ends: [Ends::NONE; 3],
+            old: Turns::new(),
             sparse: 0,
             bulk: 0,
             decaying: 0,
@@ -115,12 +107,16 @@ impl FlowSets {
         }
     }
 
-    /// Takes a flow out of the list it is in, if any, and appends it to `list`.
-    pub fn append(&mut self, slot: u16, list: List) {
-        self.remove(slot);
+    /// Appends a flow that is in no list to `list`.
+    #[inline]
+    pub fn append(&mut self, slot: u16, list: List, account: Account) {
+        self.places[slot].list = Some(list);
+        if list == List::Old {
+            return self.old.push(slot, account);
+        }
         let tail = core::mem::replace(&mut self.ends[list as usize].tail, slot);
         let place = &mut self.places[slot];
-        (place.previous, place.next, place.list) = (tail, NONE, Some(list));
+        (place.previous, place.next) = (tail, NONE);
         if tail == NONE {
             self.ends[list as usize].head = slot;
         } else {
@@ -128,10 +124,15 @@ impl FlowSets {
         }
     }
 
-    /// Takes a flow out of the list it is in.
-    pub fn remove(&mut self, slot: u16) {
+    /// Takes a flow out of the list it is in; its deficit, if that was with the old ones.
+    #[inline]
+    pub fn remove(&mut self, slot: u16) -> Option<i32> {
         let Place { previous, next, list, .. } = self.places[slot];
-        let Some(list) = list else { return };
+        let list = list?;
+        self.places[slot].list = None;
+        if list == List::Old {
+            return self.old.remove(slot);
+        }
         if previous == NONE {
             self.ends[list as usize].head = next;
         } else {
@@ -142,54 +143,39 @@ impl FlowSets {
         } else {
             self.places[next].previous = previous;
         }
-        self.places[slot].list = None;
+        None
     }
 
-    /// The first of the old flows, if they are what comes next once the decaying ones had their look-in.
+    /// The old flows.
+    pub fn old(&self) -> &Turns {
+        &self.old
+    }
+
+    /// The old flows, to take their turns.
+    pub fn old_mut(&mut self) -> &mut Turns {
+        &mut self.old
+    }
+
+    /// Whether a flow is an old one.
+    pub fn is_old(&self, slot: u16) -> bool {
+        self.places[slot].list == Some(List::Old)
+    }
+
+    /// The old flow that comes next once the decaying ones had their look-in, if it may not send.
     pub fn turning(&self) -> Option<u16> {
-        let [new, old] = [List::New, List::Old].map(|list| self.ends[list as usize].head);
-        (new == NONE && old != NONE).then_some(old)
-    }
-
-    /// The turns of the old flows, round and round, beginning with that of `slot`.
-    pub fn turns_from(&self, slot: u16) -> Turns<'_> {
-        Turns { places: self.places.all(), first: self.ends[List::Old as usize].head, slot }
-    }
-
-    /// The old flow whose turn comes after that of this one.
-    pub fn behind(&self, slot: u16) -> u16 {
-        match self.places[slot].next {
-            NONE => self.ends[List::Old as usize].head,
-            next => next,
-        }
-    }
-
-    /// Moves all old flows before this one to the back, in order.
-    pub fn turn_to(&mut self, slot: u16) {
-        let before = self.places[slot].previous;
-        if before == NONE {
-            return;
-        }
-        let Ends { head, tail } = self.ends[List::Old as usize];
-        self.places[tail].next = head;
-        self.places[head].previous = tail;
-        self.places[before].next = NONE;
-        self.places[slot].previous = NONE;
-        self.ends[List::Old as usize] = Ends { head: slot, tail: before };
+        self.old
+            .first()
+            .filter(|_| self.ends[List::New as usize].head == NONE && self.old.first_is_in_debt())
     }
 
     /// The flow to look at: new before old before decaying; on the first pass of a dequeue the decaying
     /// ones have a look-in first, so that they get forgotten (spec §1.2 step 4).
     pub fn next(&self, first_pass: bool) -> Option<u16> {
-        let head = |list: List| {
-            let head = self.ends[list as usize].head;
-            (head != NONE).then_some(head)
-        };
-        let decaying = head(List::Decaying);
+        let decaying = self.ends[List::Decaying as usize].first();
         decaying
             .filter(|_| first_pass)
-            .or_else(|| head(List::New))
-            .or_else(|| head(List::Old))
+            .or_else(|| self.ends[List::New as usize].first())
+            .or_else(|| self.old.first())
             .or(decaying)
     }
 
@@ -244,23 +230,26 @@ mod tests {
     #[test]
     fn new_flows_go_before_old_ones_and_old_ones_before_decaying() {
         let mut sets = FlowSets::new();
-        sets.append(1, List::Decaying);
-        sets.append(2, List::Old);
-        sets.append(3, List::New);
-        sets.append(4, List::New);
+        sets.append(1, List::Decaying, Account::default());
+        sets.append(2, List::Old, Account::default());
+        sets.append(3, List::New, Account::default());
+        sets.append(4, List::New, Account::default());
         assert_eq!(sets.next(true), Some(1), "decaying ones have the first look-in");
         assert_eq!(drain(&mut sets), [3, 4, 2, 1]);
     }
 
     #[test]
     fn a_flow_is_taken_from_the_middle_of_a_list() {
-        let mut sets = FlowSets::new();
-        for slot in [5, 6, 7] {
-            sets.append(slot, List::Old);
+        for list in [List::New, List::Old, List::Decaying] {
+            let mut sets = FlowSets::new();
+            for slot in 5..9 {
+                sets.append(slot, list, Account { deficit: slot.into(), ..Account::default() });
+            }
+            assert_eq!(sets.remove(7), (list == List::Old).then_some(7));
+            sets.remove(5);
+            sets.append(5, List::New, Account::default());
+            assert_eq!(drain(&mut sets), if list == List::New { [6, 8, 5] } else { [5, 6, 8] });
         }
-        sets.remove(6);
-        sets.append(5, List::New);
-        assert_eq!(drain(&mut sets), [5, 7]);
     }
 
     #[test]

@@ -332,8 +332,7 @@ pub struct Flow {
     pub drops: u64,
 }
 
-/// What a queue's turns are reckoned by. Apart from the rest, for with hundreds of flows that share a host
-/// all of a tin's accounts are gone through for each packet.
+/// What a queue's turns are reckoned by. Of old flows the deficit is with their turns (`turns`), not here.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Account {
     /// Bytes on the wire the flow may still send in this round.

@@ -26,14 +26,11 @@ impl<T: Default> PerSlot<T> {
 }
 
 impl<T> PerSlot<T> {
-    /// All of them, for a loop that goes through many.
-    pub fn all(&self) -> &[T; SLOTS as usize] {
-        &self.0
-    }
-
-    /// All of them, to be changed.
-    pub fn all_mut(&mut self) -> &mut [T; SLOTS as usize] {
-        &mut self.0
+    /// Those of the set of `hash`, of which the first has the number of a slot.
+    #[expect(clippy::indexing_slicing, reason = "the remainder is below the number of sets")]
+    pub fn set_of(&self, hash: u32) -> &[T; WAYS as usize] {
+        let (sets, _) = self.0.as_chunks();
+        &sets[usize::from(slot_of(hash) / WAYS) % (SLOTS / WAYS) as usize]
     }
 
     /// Each slot with its number.
@@ -111,25 +108,33 @@ impl FlowTable {
 
     fn find(&mut self, hash: u32, is_active: impl Fn(u16) -> bool) -> Place {
         let found = |active| if active { Found::Active } else { Found::Inactive };
-        let tagged = ways_of(hash).enumerate().find(|&(_, s)| self.tags[s] == hash);
-        if let Some((way, slot)) = tagged {
-            self.indirect_hits += u64::from(way != 0);
+        let own = slot_of(hash);
+        if self.tags[own] == hash {
+            return Place { slot: own, found: found(is_active(own)) };
+        }
+        if let Some(slot) = first_way(hash, self.tags.set_of(hash).map(|tag| tag == hash)) {
+            self.indirect_hits += 1;
             return Place { slot, found: found(is_active(slot)) };
         }
-        if let Some(slot) = ways_of(hash).find(|&slot| !is_active(slot)) {
+        let base = own / WAYS * WAYS;
+        let idle = [0, 1, 2, 3, 4, 5, 6, 7].map(|way| !is_active(base + way));
+        if let Some(slot) = first_way(hash, idle) {
             self.misses += 1;
             return Place { slot, found: Found::Inactive };
         }
         self.collisions += 1;
-        Place { slot: slot_of(hash), found: Found::Collision }
+        Place { slot: own, found: Found::Collision }
     }
 }
 
-/// The slots of the set of `hash`, beginning with its own and going round.
-pub fn ways_of(hash: u32) -> impl Iterator<Item = u16> {
+/// The first slot of the set of `hash` that is `wanted`, beginning with its own and going round. All of them
+/// are looked at, for where the first is nobody can foresee, processors least of all.
+pub fn first_way(hash: u32, wanted: [bool; WAYS as usize]) -> Option<u16> {
+    let ways = (0..).zip(wanted).fold(0_u8, |ways, (way, wanted)| ways | u8::from(wanted) << way);
     let slot = slot_of(hash);
-    let (inner, base) = (slot % WAYS, slot - slot % WAYS);
-    (0..WAYS).map(move |way| base + (inner + way) % WAYS)
+    let (inner, base) = (u32::from(slot % WAYS), slot - slot % WAYS);
+    let first = ways.rotate_right(inner).trailing_zeros();
+    (ways != 0).then(|| base + ((inner + first) & 7) as u16)
 }
 
 /// The slot a hash points at.
@@ -137,7 +142,7 @@ pub fn slot_of(hash: u32) -> u16 {
     (hash & 0xffff) as u16 % SLOTS
 }
 
-const _: () = assert!(SLOTS.is_power_of_two() && SLOTS.is_multiple_of(WAYS));
+const _: () = assert!(SLOTS.is_power_of_two() && SLOTS.is_multiple_of(WAYS) && WAYS == 8);
 
 #[cfg(test)]
 mod tests {
@@ -157,8 +162,12 @@ mod tests {
 
     #[test]
     fn the_ways_of_a_hash_go_round_its_set() {
-        let ways: Vec<u16> = ways_of(1024 + 13).collect();
-        assert_eq!(ways, [13, 14, 15, 8, 9, 10, 11, 12]);
+        let mut wanted = [true; WAYS as usize];
+        for slot in [13, 14, 15, 8, 9, 10, 11, 12] {
+            assert_eq!(first_way(1024 + 13, wanted), Some(slot));
+            wanted[usize::from(slot - 8)] = false;
+        }
+        assert_eq!(first_way(1024 + 13, wanted), None);
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //! Left out: looking through NAT, hashes that come with the packet.
 
 use super::config::Isolation;
-use crate::packet::{FlowKey, Overrides};
+use crate::packet::{ETHERTYPE_IPV4, FlowKey, Overrides};
+use core::hash::Hasher as _;
 use siphasher::sip::SipHasher13;
 
 /// The hashes of one packet. Host hashes are 0 for what is not IP.
@@ -23,14 +24,14 @@ pub struct HostHashes {
 /// Hashes flow keys under one secret.
 #[derive(Clone, Debug)]
 pub struct FlowHasher {
-    sip: SipHasher13,
+    key: (u64, u64),
 }
 
 impl FlowHasher {
     /// A hasher with this key.
     #[must_use]
     pub fn new(key: (u64, u64)) -> Self {
-        Self { sip: SipHasher13::new_with_keys(key.0, key.1) }
+        Self { key }
     }
 
     /// The hash that chooses the queue in `isolation` mode (spec §4.2 steps 5 and 6).
@@ -60,45 +61,79 @@ impl FlowHasher {
         if !key.is_ip() || unread {
             return HostHashes::default();
         }
-        let bare = FlowKey {
-            ip_proto: 0,
-            flow_label: 0,
-            source_port: 0,
-            destination_port: 0,
-            key_id: 0,
-            ..*key
-        };
-        let of = |wanted: bool, host: FlowKey| if wanted { self.hash(&host) } else { 0 };
+        let of = |wanted: bool, address| if wanted { self.host(key, address) } else { 0 };
         HostHashes {
-            source: of(isolation.by_source(), FlowKey { destination: 0, ..bare }),
-            destination: of(isolation.by_destination(), FlowKey { source: 0, ..bare }),
+            source: of(isolation.by_source(), key.source),
+            destination: of(isolation.by_destination(), key.destination),
         }
     }
 
+    /// The hash of everything a key says, the same for both directions. What is hashed is as short as it can
+    /// be, since most of the work is in its length: of the four messages here each has a length of its own, and
+    /// so the hash of no other kind of key.
     fn hash(&self, key: &FlowKey) -> u32 {
-        let bytes = sorted_bytes(key);
-        // The upper half is as good as the lower; queues are chosen by the low bits of either.
-        let hash = (self.sip.hash(&bytes) >> 32) as u32;
-        hash.max(1)
+        let (low_port, high_port) = sorted(key.source_port, key.destination_port);
+        let ports = tag(key) << 32 | u64::from(join(low_port, high_port));
+        let mut message = self.message();
+        let ends = [key.source, key.destination].map(|address| short(key, address));
+        if let ([Some(source), Some(destination)], 0) = (ends, key.flow_label) {
+            let (low, high) = sorted(source, destination);
+            message.write_u64((u64::from(high) << 32 | u64::from(low)).to_le());
+            message.write_u64(ports.to_le());
+            message.write_u32(key.key_id.to_le());
+            message.write_u8(key.ip_proto);
+            return folded(message);
+        }
+        let (low, high) = sorted(key.source, key.destination);
+        write_address(&mut message, low);
+        write_address(&mut message, high);
+        message.write_u64(ports.to_le());
+        message.write_u64((u64::from(key.key_id) << 32 | u64::from(key.flow_label)).to_le());
+        message.write_u16(key.ethertype.to_le());
+        message.write_u8(key.ip_proto);
+        folded(message)
+    }
+
+    /// The hash of a host with this address on the network that `key` tells of.
+    fn host(&self, key: &FlowKey, address: u128) -> u32 {
+        let mut message = self.message();
+        if let Some(address) = short(key, address) {
+            message.write_u64((tag(key) << 32 | u64::from(address)).to_le());
+            return folded(message);
+        }
+        write_address(&mut message, address);
+        message.write_u64((tag(key) << 32 | u64::from(key.ethertype)).to_le());
+        folded(message)
+    }
+
+    fn message(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.key.0, self.key.1)
     }
 }
 
-/// The key as bytes, the same for both directions.
-fn sorted_bytes(key: &FlowKey) -> [u8; 56] {
-    let (low, high) = sorted(key.source, key.destination);
-    let (low_port, high_port) = sorted(key.source_port, key.destination_port);
-    let mut bytes = [0; 56];
-    bytes[..16].copy_from_slice(&low.to_le_bytes());
-    bytes[16..32].copy_from_slice(&high.to_le_bytes());
-    bytes[32..34].copy_from_slice(&low_port.to_le_bytes());
-    bytes[34..36].copy_from_slice(&high_port.to_le_bytes());
-    bytes[36..38].copy_from_slice(&key.ethertype.to_le_bytes());
-    bytes[38..40].copy_from_slice(&key.vlan.to_le_bytes());
-    bytes[40..44].copy_from_slice(&key.flow_label.to_le_bytes());
-    bytes[44..48].copy_from_slice(&key.key_id.to_le_bytes());
-    bytes[48..50].copy_from_slice(&key.vlan_kind.to_le_bytes());
-    bytes[50] = key.ip_proto;
-    bytes
+/// An IPv4 address; `None` for any other, and for what only claims to be one.
+fn short(key: &FlowKey, address: u128) -> Option<u32> {
+    if key.ethertype == ETHERTYPE_IPV4 { u32::try_from(address).ok() } else { None }
+}
+
+/// The VLAN tag.
+fn tag(key: &FlowKey) -> u64 {
+    join(key.vlan, key.vlan_kind).into()
+}
+
+fn join(low: u16, high: u16) -> u32 {
+    u32::from(high) << 16 | u32::from(low)
+}
+
+/// In two words, in the same order on every processor (as `to_le` does elsewhere).
+fn write_address(message: &mut SipHasher13, address: u128) {
+    message.write_u64(((address & 0xffff_ffff_ffff_ffff) as u64).to_le());
+    message.write_u64(((address >> 64) as u64).to_le());
+}
+
+/// The upper half is as good as the lower; queues are chosen by the low bits of either.
+fn folded(message: SipHasher13) -> u32 {
+    ((message.finish() >> 32) as u32).max(1)
 }
 
 fn sorted<T: Ord>(a: T, b: T) -> (T, T) {
@@ -108,7 +143,8 @@ fn sorted<T: Ord>(a: T, b: T) -> (T, T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::ETHERTYPE_IPV4;
+    use crate::packet::ETHERTYPE_IPV6;
+    use std::collections::HashSet;
 
     fn key(source: u128, destination: u128, source_port: u16, destination_port: u16) -> FlowKey {
         FlowKey {
@@ -171,6 +207,48 @@ mod tests {
             hasher().queue(&flow, Overrides::NONE, Isolation::Flows),
             other.queue(&flow, Overrides::NONE, Isolation::Flows)
         );
+    }
+
+    #[test]
+    fn every_part_of_a_key_makes_another_flow() {
+        let v4 = key(1, 2, 3, 4);
+        let v6 = FlowKey { ethertype: ETHERTYPE_IPV6, ..v4 };
+        let wide = key(1 << 32, 2, 3, 4);
+        let mut hashes = HashSet::new();
+        for plain in [v4, v6, wide, FlowKey { ethertype: 0x0806, ..v4 }] {
+            let others = [
+                plain,
+                FlowKey { source: 1 << 64, ..plain },
+                FlowKey { destination: 5, ..plain },
+                FlowKey { source_port: 5, ..plain },
+                FlowKey { destination_port: 5, ..plain },
+                FlowKey { vlan: 5, ..plain },
+                FlowKey { vlan_kind: 5, ..plain },
+                FlowKey { flow_label: 5, ..plain },
+                FlowKey { key_id: 5, ..plain },
+                FlowKey { ip_proto: 5, ..plain },
+            ];
+            for other in others {
+                hashes.insert(hasher().queue(&other, Overrides::NONE, Isolation::Flows));
+            }
+        }
+        // With that long source `v4` and `wide` are the same key.
+        assert_eq!(hashes.len(), 40 - 1);
+    }
+
+    #[test]
+    fn a_host_is_another_in_another_family_or_vlan() {
+        let v4 = key(1, 2, 3, 4);
+        let others = [
+            v4,
+            key(3, 2, 3, 4),
+            key(1 << 32, 2, 3, 4),
+            FlowKey { ethertype: ETHERTYPE_IPV6, ..v4 },
+            FlowKey { vlan: 5, ..v4 },
+            FlowKey { vlan_kind: 5, ..v4 },
+        ];
+        let source = |key| hasher().hosts(key, Overrides::NONE, Isolation::TripleIsolate).source;
+        assert_eq!(others.iter().map(source).collect::<HashSet<_>>().len(), others.len());
     }
 
     #[test]

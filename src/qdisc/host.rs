@@ -6,7 +6,7 @@
 //! out at random, so that nothing is lost to rounding.
 //! Left out: who counts as bulk; the tin changes a flow's state at one place and tells this file there.
 
-use super::flow_table::{PerSlot, slot_of, ways_of};
+use super::flow_table::{PerSlot, first_way, slot_of};
 
 /// Counts stop here, so that no sequence of changes can run past the table of quotients.
 const MOST_BULK: u16 = 1024;
@@ -40,12 +40,12 @@ impl HostTable {
     /// The entry of the host with `hash`: its own, else one that no bulk flow uses, else a shared one
     /// (spec §4.4).
     pub fn assign(&mut self, hash: u32) -> u16 {
-        let own = ways_of(hash).find(|&slot| self.tags[slot] == hash);
-        if let Some(slot) = own {
+        let own = self.tags.set_of(hash).map(|tag| tag == hash);
+        if let Some(slot) = first_way(hash, own) {
             return slot;
         }
-        let free = ways_of(hash).find(|&slot| self.bulk_flows[slot] == 0);
-        let slot = free.unwrap_or_else(|| slot_of(hash));
+        let free = self.bulk_flows.set_of(hash).map(|flows| flows == 0);
+        let slot = first_way(hash, free).unwrap_or_else(|| slot_of(hash));
         self.tags[slot] = hash;
         slot
     }

@@ -29,6 +29,7 @@ mod properties;
 mod shaper;
 mod stats;
 mod tin;
+mod turns;
 
 pub use autorate::SPACING as AUTORATE_SPACING;
 pub use config::{AckFilter, Change, Config, Diffserv, Isolation, LinkLayer, Overhead, SplitGso};
@@ -618,7 +619,7 @@ impl<F: Frame> Cake<F> {
         let flows = &mut self.tins[usize::from(tin)];
         let Some(slot) = flows.next_flow(first_pass) else { return Served::Again };
         if !flows.may_send(slot, || dither(random)) {
-            *steps += flows.turn(WORK_BOUND.saturating_sub(*steps + 1), random, dither);
+            *steps += flows.turn(WORK_BOUND.saturating_sub(*steps + 1), || dither(random));
             return Served::Retry;
         }
         self.pull(QueueId { tin, slot }, steps, now)
@@ -749,7 +750,7 @@ fn backlog_of(tins: &[Tin]) -> impl Fn(QueueId) -> u32 {
 
 fn queue_stats<F: Frame>(
     class: u16,
-    (flow, account): (&Flow, &Account),
+    (flow, account): (&Flow, Account),
     packets: &Slab<Packet<F>>,
     now: Instant,
 ) -> QueueStats {

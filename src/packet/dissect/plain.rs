@@ -18,6 +18,7 @@ const DONT_FRAGMENT: u16 = 0x4000;
 impl<'a> Ip<'a> {
     /// The header that `ethertype` announces, with TCP or UDP behind it. `None` says nothing about the
     /// packet but that it has to be looked at more closely.
+    #[inline(always)]
     pub(super) fn plain(ethertype: u16, bytes: &'a [u8], offset: usize) -> Option<Self> {
         match ethertype {
             ETHERTYPE_IPV4 => Self::plain_v4(bytes, offset),
