@@ -129,7 +129,7 @@ fn alone(kept: &Kept, ports: Vec<OwnedFd>, socket: Option<&Socket>) -> anyhow::R
     LocalSet::new().block_on(&runtime.context("cannot start")?, async {
         let listener = socket.map(Socket::listener).transpose()?.map(OwnedFd::from);
         let fds = listener.into_iter().chain(ports).collect();
-        let whose = Whose { pid: std::process::id(), supervision: None };
+        let whose = Whose::new(std::process::id(), false);
         let mut work = Work::new(kept, fds, whose)?;
         let signals = tokio::task::spawn_local(obey_signals(work.handle.clone())?);
         let outcome = work.run().await;
@@ -153,7 +153,9 @@ fn obey_signals(handle: Handle) -> anyhow::Result<impl Future<Output = ()>> {
             let command = tokio::select! {
                 _ = show.recv() => {
                     let handle = handle.clone();
-                    Command::With(Box::new(move |bridge| crate::print(&handle.table(bridge, None))))
+                    Command::With(Box::new(move |bridge| {
+                        crate::print(&handle.table(bridge, None));
+                    }))
                 }
                 _ = upgrade.recv() => {
                     warn!("no upgrade without a supervisor");

@@ -25,7 +25,7 @@ use ucake_cli::value;
 
 use crate::args::PortName;
 use crate::control::{self, Control, Desk, Named, Whose};
-use crate::supervise::state::{Kept, KeptBridge, KeptPort, News, PortCounts, PortKind};
+use crate::supervise::state::{Kept, KeptBridge, KeptPort, News, PortCounts, PortKind, PortNews};
 use crate::verbs;
 
 /// The first handle that is given out on our own, as `tc` numbers them.
@@ -69,7 +69,7 @@ impl Work {
     pub(crate) fn new(kept: &Kept, fds: Vec<OwnedFd>, whose: Whose) -> anyhow::Result<Self> {
         let mut fds = fds.into_iter();
         let listener = kept.socket.as_ref().and_then(|_| fds.next());
-        let [kept_bridge, ..] = &kept.bridges[..] else { anyhow::bail!("there is no bridge") };
+        let [kept_bridge] = &kept.bridges[..] else { anyhow::bail!("one bridge, no more or less") };
         let KeptBridge { ports, coalesce, doorbell } = kept_bridge;
         let [lan, wan] = ports;
         let mut open =
@@ -122,6 +122,11 @@ impl Handle {
         self.known.whose.set_supervision(Supervision { pid, ..supervision });
     }
 
+    /// Waits for a change that somebody makes.
+    pub(crate) async fn changed(&self) {
+        self.known.whose.changed.notified().await;
+    }
+
     /// Everything that is to be kept.
     pub(crate) fn news(&self, bridge: &mut Egresses) -> [News; 2] {
         let now = bridge.now();
@@ -130,7 +135,8 @@ impl Handle {
             let egress = leaving(bridge, number);
             let (handle, state) = (egress.handle(), egress.state(false, now));
             let counted = self.known.before[number].added_to(snapshot.clone());
-            News::Port { bridge: 0, port: number, handle, state, counts: PortCounts::of(&counted) }
+            let counts = PortCounts::of(&counted);
+            News::Port(Box::new(PortNews { bridge: 0, port: number, handle, state, counts }))
         };
         let [lan, wan] = &ports;
         [port(0, lan), port(1, wan)]

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex as AsyncMutex, broadcast, mpsc, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, Notify, broadcast, mpsc, oneshot};
 use ucake::io::driver::{Bridge, Command};
 use ucake::io::pool::FrameBuf;
 use ucake_cli::egress::{self, Egress};
@@ -37,9 +37,17 @@ pub(crate) struct Whose {
     pub(crate) pid: u32,
     /// What is known of those that handled frames, where there is a supervisor.
     pub(crate) supervision: Option<Arc<Mutex<Supervision>>>,
+    /// Told of each change that was made.
+    pub(crate) changed: Arc<Notify>,
 }
 
 impl Whose {
+    /// `supervision` is asked for with [`Self::supervision`], if there is a supervisor.
+    pub(crate) fn new(pid: u32, supervised: bool) -> Self {
+        let supervision = supervised.then(Arc::default);
+        Self { pid, supervision, changed: Arc::default() }
+    }
+
     /// What is known now.
     pub(crate) fn supervision(&self) -> Option<Supervision> {
         let known = self.supervision.as_ref()?;
@@ -161,6 +169,7 @@ impl Desk {
         if after.handle == next_handle && event == Event::Added {
             line.next_handle = following(next_handle);
         }
+        self.whose.changed.notify_one();
         let happened = match event {
             Event::Changed => vec![(Event::Changed, after)],
             Event::Deleted => vec![(Event::Deleted, before)],

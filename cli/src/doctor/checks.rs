@@ -87,9 +87,7 @@ fn judge_sandbox(measures: Vec<Measure>) -> Finding {
     const CHECK: &str = "sandbox";
     let (kept, given_up): (Vec<_>, Vec<_>) =
         measures.into_iter().partition(|measure| measure.outcome.is_err());
-    let list = |measures: &[Measure]| {
-        measures.iter().map(one_line).collect::<Vec<_>>().join(", ")
-    };
+    let list = |measures: &[Measure]| measures.iter().map(one_line).collect::<Vec<_>>().join(", ");
     if kept.is_empty() && !given_up.is_empty() {
         return Finding::good(CHECK, list(&given_up));
     }

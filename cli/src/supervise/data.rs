@@ -69,8 +69,7 @@ pub(crate) fn serve(end: OwnedFd, rights: Rights) -> anyhow::Result<()> {
             let _ = link.tell(&News::Sandboxed(report));
             ignore_signals()?;
         }
-        let supervision = Some(Arc::default());
-        let whose = Whose { pid: supervisor.unsigned_abs(), supervision };
+        let whose = Whose::new(supervisor.unsigned_abs(), true);
         let work = Work::new(&kept, fds, whose)?;
         work.handle.set_supervision(kept.supervision);
         obey(work, &link).await
@@ -133,7 +132,11 @@ async fn beat(handle: Handle, link: Arc<Link>) {
         }
         // If there is no room the supervisor is late itself, and will not wonder.
         let _ = link.tell(&News::Alive);
-        tokio::time::sleep(HEARTBEAT).await;
+        // What somebody changed is not to be forgotten; what is counted may wait.
+        tokio::select! {
+            () = tokio::time::sleep(HEARTBEAT) => {}
+            () = handle.changed() => {}
+        }
     }
 }
 
@@ -161,7 +164,7 @@ async fn take_orders(handle: Handle, link: Arc<Link>, last: Rc<RefCell<Option<Or
             Some(Order::Show { lost }) => {
                 let handle = handle.clone();
                 Command::With(Box::new(move |bridge| {
-                    crate::print(&handle.table(bridge, Some(&lost)))
+                    crate::print(&handle.table(bridge, Some(&lost)));
                 }))
             }
             order => {

@@ -46,8 +46,10 @@ const SILENCE: u32 = 6;
 const START: u32 = 20;
 /// The same for one that was told to stop: 2 s.
 const STOP: u32 = 8;
-/// Between two relays, of which nobody knows why they end.
+/// Between two relays, of which nobody knows why they end, at first; it doubles each time …
 const RELAY_PAUSE: Duration = Duration::from_millis(100);
+/// … up to this.
+const LONGEST_RELAY_PAUSE: Duration = Duration::from_secs(10);
 
 /// Supervises until a signal says stop. `ports` are as [`Kept`] has them, without the listener.
 ///
@@ -73,6 +75,7 @@ pub(crate) fn run(
             signals,
             stuck: Vec::new(),
             candidate: None,
+            relay_pause: RELAY_PAUSE,
             told_of_rights: false,
         };
         supervisor.run().await
@@ -90,6 +93,7 @@ struct Supervisor {
     stuck: Vec<Worker>,
     /// A newer program that is being tried.
     candidate: Option<JoinHandle<Result<(), String>>>,
+    relay_pause: Duration,
     /// Whether it was said which rights could not be given up.
     told_of_rights: bool,
 }
@@ -164,7 +168,7 @@ impl Supervisor {
             tokio::select! {
                 news = link.next::<News>() => match news {
                     Ok(Some(News::Alive)) => {
-                        missed = 0;
+                        (missed, self.relay_pause) = (0, RELAY_PAUSE);
                         if told.is_none() { patience = SILENCE; }
                     }
                     Ok(Some(News::Sandboxed(report))) => self.tell_of_rights(&report),
@@ -260,7 +264,8 @@ impl Supervisor {
             }
         }
         if mode == Mode::Relay && before == Mode::Relay {
-            tokio::time::sleep(RELAY_PAUSE).await;
+            tokio::time::sleep(self.relay_pause).await;
+            self.relay_pause = (2 * self.relay_pause).min(LONGEST_RELAY_PAUSE);
         }
     }
 

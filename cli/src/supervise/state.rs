@@ -142,23 +142,27 @@ pub(crate) enum News {
     Sandboxed(Report),
     /// Every bridge has taken a turn since it was asked.
     Alive,
-    /// What leaves through a port, and what the port counted.
-    Port {
-        /// Number of the bridge.
-        bridge: usize,
-        /// Number of the port.
-        port: usize,
-        /// As in [`KeptPort`].
-        handle: u16,
-        /// As in [`KeptPort`].
-        state: State,
-        /// As in [`KeptPort`].
-        counts: PortCounts,
-    },
+    /// What is new of a port.
+    Port(Box<PortNews>),
     /// It cannot go on, and neither could another one.
     Failed(String),
     /// It did as told, and ends.
     Stopped,
+}
+
+/// What leaves through a port, and what the port counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PortNews {
+    /// Number of the bridge.
+    pub(crate) bridge: usize,
+    /// Number of the port.
+    pub(crate) port: usize,
+    /// As in [`KeptPort`].
+    pub(crate) handle: u16,
+    /// As in [`KeptPort`].
+    pub(crate) state: State,
+    /// As in [`KeptPort`].
+    pub(crate) counts: PortCounts,
 }
 
 /// What the data process is told.
@@ -207,7 +211,8 @@ impl Kept {
 
     /// Takes note of what the data process told. False if it makes no sense.
     pub(crate) fn note(&mut self, news: News) -> bool {
-        let News::Port { bridge, port, handle, state, counts } = news else { return true };
+        let News::Port(news) = news else { return true };
+        let PortNews { bridge, port, handle, state, counts } = *news;
         let kept = self.bridges.get_mut(bridge).and_then(|bridge| bridge.ports.get_mut(port));
         let Some(kept) = kept else { return false };
         kept.counts = counts;
@@ -254,7 +259,8 @@ pub(super) mod tests {
     }
 
     fn news(bridge: usize, port: usize, handle: u16, state: State) -> News {
-        News::Port { bridge, port, handle, state, counts: PortCounts::default() }
+        let counts = PortCounts::default();
+        News::Port(Box::new(PortNews { bridge, port, handle, state, counts }))
     }
 
     #[test]
