@@ -33,7 +33,7 @@ use crate::work;
 pub(crate) use data::main as data;
 use health::{Health, Mode};
 use link::Link;
-use state::{Kept, News, Order};
+use state::{Kept, KeptBridge, News, Order};
 pub(crate) use upgrade::{ask as ask_to_upgrade, resume};
 use worker::Worker;
 
@@ -232,11 +232,14 @@ impl Supervisor {
     }
 
     /// What each port's device lost before it was read, by now.
-    fn lost(&mut self) -> Vec<Option<u64>> {
-        let ports = self.kept.bridges.iter_mut().flat_map(|bridge| &mut bridge.ports);
-        let lost = ports.zip(&self.ports).map(|(port, fd)| {
-            work::count_lost(port, fd.as_fd());
-            port.lost
+    fn lost(&mut self) -> work::Lost {
+        let mut fds = self.ports.iter();
+        let bridges = self.kept.bridges.iter_mut();
+        let lost = bridges.map(|KeptBridge { id, ports, .. }| {
+            for (port, fd) in ports.iter_mut().zip(&mut fds) {
+                work::count_lost(port, fd.as_fd());
+            }
+            (*id, ports.each_ref().map(|port| port.lost))
         });
         lost.collect()
     }
