@@ -1,4 +1,4 @@
-//! The control socket of a running bridge.
+//! The control socket of running bridges.
 //!
 //! Problem: others want to look and to change things, some of them broken or hostile, and the bridge must not
 //! notice.
@@ -22,7 +22,7 @@ use tokio::task::LocalSet;
 use tracing::{debug, warn};
 use ucake_cli::protocol::{self, Class, Refusal, Reply, Request};
 
-pub(crate) use desk::{Desk, Named, Whose, following};
+pub(crate) use desk::{Desk, Whose, following};
 use lines::{LineError, Lines};
 pub(crate) use socket::{DEFAULT_DIRECTORY, Socket, open, open_default};
 
@@ -40,7 +40,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// Answers at `listener` for the bridge behind `desk`.
+    /// Answers at `listener` for the bridges behind `desk`.
     pub(crate) fn start(listener: StdListener, desk: Desk) -> anyhow::Result<Self> {
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -39,9 +39,6 @@ fn main() -> ExitCode {
     let args = Args::parse();
     log_to_stderr();
     let outcome = match &args.command {
-        Command::Run(run) if run.lan.device() == run.wan.device() => {
-            bad_usage("run", &format!("LAN and WAN are both {}; give two different ports", run.lan))
-        }
         Command::Run(args) => run::run(args),
         Command::Lab(args) => lab::lab(args),
         Command::Upgrade(args) => supervise::ask_to_upgrade(args),

@@ -2,16 +2,22 @@
 //!
 //! Problem: the same work is done by a data process with a supervisor, by the supervisor in its last resort, and by
 //! a process that has none.
-//! Law: whoever does it starts from a [`Kept`] and from descriptors, and opens nothing.
+//! Law: whoever does it starts from a [`Kept`] and from descriptors, and opens nothing. Each bridge is a task of its
+//! own on one thread: one that ends is told of, and the others go on.
 //! Left out: who says when to stop ([`crate::run`], [`crate::supervise`]).
 
+mod roster;
+
+use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::sync::mpsc;
+use tokio::task::{JoinError, JoinSet};
+use tracing::warn;
 use ucake::dql::DqlStats;
-use ucake::io::driver::{self, Bridge, Command, PortSnapshot};
+use ucake::io::driver::{self, Bridge, BridgeError, PortSnapshot};
 use ucake::io::packet_socket::{self, PacketPort, PacketSocket};
 use ucake::io::plain_tap::{AnyTap, PlainTap};
 use ucake::io::pool::FrameBuf;
@@ -24,135 +30,235 @@ use ucake_cli::protocol::{State, Supervision};
 use ucake_cli::value;
 
 use crate::args::PortName;
-use crate::control::{self, Control, Desk, Named, Whose};
-use crate::supervise::state::{Kept, KeptBridge, KeptPort, News, PortCounts, PortKind};
+use crate::control::{self, Control, Desk, Whose};
+use crate::supervise::state::{
+    BridgeId, Kept, KeptBridge, KeptPort, News, PortCounts, PortKind, PortNews,
+};
 use crate::verbs;
+pub(crate) use roster::{Egresses, Member, Named, Roster, leaving};
 
 /// The first handle that is given out on our own, as `tc` numbers them.
 pub(crate) const FIRST_HANDLE: u16 = 0x8001;
-/// Commands that wait for a bridge to take a turn.
-const MOST_COMMANDS: usize = 4;
 
-pub(crate) type Egresses = Bridge<Egress<FrameBuf>>;
-pub(crate) type Commands = mpsc::Sender<Command<Egress<FrameBuf>>>;
+/// What each port's device lost before it was read, bridge by bridge, where it is known.
+pub(crate) type Lost = BTreeMap<BridgeId, [Option<u64>; 2]>;
 
-/// A bridge that is ready to run.
+/// Bridges at work.
 pub(crate) struct Work {
-    bridge: Egresses,
-    timer: Timer,
-    inbox: mpsc::Receiver<Command<Egress<FrameBuf>>>,
+    running: JoinSet<Ended>,
+    wishes: mpsc::UnboundedReceiver<Wish>,
     control: Option<Control>,
-    /// How to reach it while it runs.
+    passing_through: bool,
+    /// Those that have ended, for their statistics.
+    ended: Vec<(Member, Egresses)>,
+    /// How to reach those that run.
     pub(crate) handle: Handle,
 }
 
-/// How to reach a bridge while it runs.
-#[derive(Clone)]
-pub(crate) struct Handle {
-    pub(crate) commands: Commands,
-    known: Arc<Known>,
+/// A bridge that has ended, and why.
+type Ended = (BridgeId, Egresses, Result<(), BridgeError>);
+
+/// What is asked of the work as a whole.
+enum Wish {
+    Stop,
 }
 
-/// What does not change while it runs.
-struct Known {
-    names: [Named; 2],
-    before: [PortCounts; 2],
+/// How to reach bridges while they run.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    roster: Roster,
     whose: Whose,
+    wishes: mpsc::UnboundedSender<Wish>,
 }
 
 impl Work {
-    /// Makes ready what `kept` says; `fds` are the listener, if there is one, and both ports. Without CAKE if frames
-    /// are to pass through. Call within a tokio runtime.
+    /// Makes ready what `kept` says; `fds` are the listener, if there is one, and both ports of each bridge. Without
+    /// CAKE if frames are to pass through. Call on a `LocalSet` of a current-thread tokio runtime.
     ///
     /// # Errors
     /// The system is out of resources.
     pub(crate) fn new(kept: &Kept, fds: Vec<OwnedFd>, whose: Whose) -> anyhow::Result<Self> {
         let mut fds = fds.into_iter();
         let listener = kept.socket.as_ref().and_then(|_| fds.next());
-        let [kept_bridge, ..] = &kept.bridges[..] else { anyhow::bail!("there is no bridge") };
-        let KeptBridge { ports, coalesce, doorbell } = kept_bridge;
-        let [lan, wan] = ports;
-        let mut open =
-            |port: &KeptPort| put_to_work(port, fds.next().context("a port is missing")?);
-        let (lan_port, wan_port) = (open(lan)?, open(wan)?);
-        let leaving = |port| egress(port, kept.supervision.passing_through);
-        let mut bridge = Bridge::new(lan_port, wan_port, leaving(wan), leaving(lan))
+        let (sender, wishes) = mpsc::unbounded_channel();
+        let handle = Handle { roster: Roster::default(), whose, wishes: sender };
+        let mut work = Self {
+            running: JoinSet::new(),
+            wishes,
+            control: None,
+            passing_through: kept.supervision.passing_through,
+            ended: Vec::new(),
+            handle,
+        };
+        for bridge in &kept.bridges {
+            let mut next = || fds.next().context("a port is missing");
+            work.start(bridge, [next()?, next()?])?;
+        }
+        let Handle { roster, whose, .. } = work.handle.clone();
+        let desk = Desk::new(whose, roster, next_handle(&kept.bridges));
+        work.control = listener.map(|fd| Control::start(fd.into(), desk)).transpose()?;
+        Ok(work)
+    }
+
+    /// Starts a bridge between two ports.
+    fn start(&mut self, kept: &KeptBridge, [lan, wan]: [OwnedFd; 2]) -> anyhow::Result<()> {
+        let KeptBridge { id, ports, coalesce, doorbell } = kept;
+        let leaving = |port| egress(port, self.passing_through);
+        let (lan, wan) = (put_to_work(&ports[0], lan)?, put_to_work(&ports[1], wan)?);
+        let mut bridge = Bridge::new(lan, wan, leaving(&ports[1]), leaving(&ports[0]))
             .with_hash_key(crate::secret().hash_key)
             .with_coalescing((*coalesce).into());
         bridge.set_doorbell((*doorbell).into());
-        let timer = Timer::new().context("cannot make a timer")?;
-        let (commands, inbox) = mpsc::channel(MOST_COMMANDS);
-        let known = Known {
-            names: ports.each_ref().map(named),
-            before: ports.each_ref().map(|port| port.counts.clone()),
-            whose: whose.clone(),
-        };
-        let desk = Desk::new(whose, known.names.clone(), commands.clone(), next_handle(kept));
-        let control = listener.map(|fd| Control::start(fd.into(), desk)).transpose()?;
-        let handle = Handle { commands, known: Arc::new(known) };
-        Ok(Self { bridge, timer, inbox, control, handle })
+        let mut timer = Timer::new().context("cannot make a timer")?;
+        let (commands, mut inbox) = mpsc::channel(roster::MOST_COMMANDS);
+        let id = *id;
+        self.running.spawn_local(async move {
+            let outcome = driver::run(&mut bridge, &mut timer, &mut inbox).await;
+            (id, bridge, outcome)
+        });
+        let before = Arc::new(ports.each_ref().map(|port| port.counts.clone()));
+        let ports = ports.each_ref().map(named);
+        self.handle.roster.enter(Member { id, ports, before, commands });
+        Ok(())
     }
 
     /// Works until told to stop. The statistics are still to be had afterwards.
     ///
     /// # Errors
-    /// A port stopped working.
+    /// No bridge works any more; why the last one does not.
     pub(crate) async fn run(&mut self) -> anyhow::Result<()> {
-        let Self { bridge, timer, inbox, .. } = self;
-        let outcome = driver::run(bridge, timer, inbox).await;
+        let outcome = self.go_on().await;
         self.control = None;
-        Ok(outcome?)
+        outcome
     }
 
-    /// Statistics, for people; what was lost before reading is asked for if it is not given.
-    pub(crate) fn table(&mut self, lost: Option<&[Option<u64>]>) -> String {
-        self.handle.table(&mut self.bridge, lost)
+    async fn go_on(&mut self) -> anyhow::Result<()> {
+        let mut stopping = false;
+        while !(stopping && self.running.is_empty()) {
+            tokio::select! {
+                Some(ended) = self.running.join_next() => {
+                    let outcome = self.note_end(ended);
+                    if self.running.is_empty() {
+                        outcome?;
+                    }
+                }
+                Some(Wish::Stop) = self.wishes.recv() => {
+                    stopping = true;
+                    for member in self.handle.roster.members() {
+                        member.stop().await;
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
-    /// Everything that is to be kept.
-    pub(crate) fn news(&mut self) -> [News; 2] {
-        self.handle.news(&mut self.bridge)
+    /// One has ended: the others go on.
+    fn note_end(&mut self, ended: Result<Ended, JoinError>) -> anyhow::Result<()> {
+        let (id, bridge, outcome) = ended.unwrap_or_else(|error| {
+            // As if it had happened here.
+            std::panic::resume_unwind(error.into_panic())
+        });
+        let Some(member) = self.handle.roster.leave(id) else { return Ok(()) };
+        let [lan, wan] = member.ports.each_ref().map(|port| port.port.clone());
+        self.ended.push((member, bridge));
+        outcome.inspect_err(|error| warn!(%lan, %wan, %error, "a bridge ended"))?;
+        Ok(())
+    }
+
+    /// Statistics of those that ended, for people; what was lost before reading is asked for if it is not given.
+    pub(crate) fn table(&mut self, lost: Option<&Lost>) -> String {
+        self.ended.sort_by_key(|(member, _)| member.id);
+        let supervision = self.handle.whose.supervision();
+        let tables = self.ended.iter_mut();
+        tables.map(|(member, bridge)| member.table(bridge, supervision, lost)).collect()
+    }
+
+    /// Everything that is to be kept of those that ended.
+    pub(crate) fn news(&mut self) -> Vec<News> {
+        self.ended.iter_mut().flat_map(|(member, bridge)| member.news(bridge)).collect()
     }
 }
 
 impl Handle {
+    /// Stops everything.
+    pub(crate) fn stop(&self) {
+        // It may have stopped already.
+        let _ = self.wishes.send(Wish::Stop);
+    }
+
     /// What became of those before, as the supervisor knows it now.
     pub(crate) fn set_supervision(&self, supervision: Supervision) {
         let pid = std::process::id();
-        self.known.whose.set_supervision(Supervision { pid, ..supervision });
+        self.whose.set_supervision(Supervision { pid, ..supervision });
     }
 
+    /// Waits for a change that somebody makes.
+    pub(crate) async fn changed(&self) {
+        self.whose.changed.notified().await;
+    }
+
+    /// Everything that is to be kept, from each bridge between two of its turns.
+    pub(crate) async fn news(&self) -> Vec<News> {
+        let mut all = Vec::new();
+        for member in self.roster.members() {
+            let asked = member.clone();
+            all.extend(member.ask(move |bridge| asked.news(bridge)).await.into_iter().flatten());
+        }
+        all
+    }
+
+    /// Statistics of all bridges, for people; what was lost before reading is asked for if it is not given.
+    pub(crate) async fn table(&self, lost: Option<Lost>) -> String {
+        let supervision = self.whose.supervision();
+        let lost = Arc::new(lost);
+        let mut text = String::new();
+        for member in self.roster.members() {
+            let (asked, lost) = (member.clone(), Arc::clone(&lost));
+            let table = move |bridge: &mut Egresses| {
+                asked.table(bridge, supervision, lost.as_ref().as_ref())
+            };
+            text += &member.ask(table).await.unwrap_or_default();
+        }
+        text
+    }
+}
+
+impl Member {
     /// Everything that is to be kept.
-    pub(crate) fn news(&self, bridge: &mut Egresses) -> [News; 2] {
+    fn news(&self, bridge: &mut Egresses) -> [News; 2] {
         let now = bridge.now();
         let ports = bridge.counts().ports;
         let mut port = |number: usize, snapshot: &PortSnapshot| {
             let egress = leaving(bridge, number);
             let (handle, state) = (egress.handle(), egress.state(false, now));
-            let counted = self.known.before[number].added_to(snapshot.clone());
-            News::Port { bridge: 0, port: number, handle, state, counts: PortCounts::of(&counted) }
+            let counts = PortCounts::of(&self.before[number].added_to(snapshot.clone()));
+            News::Port(Box::new(PortNews { bridge: self.id, port: number, handle, state, counts }))
         };
         let [lan, wan] = &ports;
         [port(0, lan), port(1, wan)]
     }
 
-    /// Statistics of both directions, for people: what leaves through WAN, then what leaves through LAN. What was lost
-    /// before reading is asked for if it is not given.
-    pub(crate) fn table(&self, bridge: &mut Egresses, lost: Option<&[Option<u64>]>) -> String {
-        let Known { names, before, whose } = &*self.known;
+    /// Statistics of both directions, for people: what leaves through WAN, then what leaves through LAN.
+    fn table(
+        &self,
+        bridge: &mut Egresses,
+        supervision: Option<Supervision>,
+        lost: Option<&Lost>,
+    ) -> String {
         let now = bridge.now();
-        let ports = if lost.is_some() { bridge.counts() } else { bridge.snapshot() }.ports;
+        let snapshots = if lost.is_some() { bridge.counts() } else { bridge.snapshot() }.ports;
         let direction = |number: usize, egress: &Egress<FrameBuf>| {
             let state = egress.state(false, now);
-            verbs::everything(&names[number].shown(whose.supervision(), egress.handle(), state))
+            verbs::everything(&self.ports[number].shown(supervision, egress.handle(), state))
         };
         let up = direction(1, bridge.up());
         let down = direction(0, bridge.down());
         let mut text = up + &down;
-        for (number, (snapshot, before)) in ports.into_iter().zip(before).enumerate() {
+        for (number, (snapshot, before)) in snapshots.into_iter().zip(&*self.before).enumerate() {
             let mut snapshot = before.added_to(snapshot);
             if let Some(lost) = lost {
-                snapshot.lost_before_reading = lost.get(number).copied().flatten();
+                snapshot.lost_before_reading = lost.get(&self.id).and_then(|lost| lost[number]);
             }
             text += &port(&snapshot);
         }
@@ -160,18 +266,13 @@ impl Handle {
     }
 }
 
-/// What leaves through the port of this number: what is read of the other.
-fn leaving(bridge: &mut Egresses, number: usize) -> &mut Egress<FrameBuf> {
-    if number == 0 { bridge.down() } else { bridge.up() }
-}
-
 fn named(port: &KeptPort) -> Named {
     Named { port: port.name.to_string(), device: port.name.device().to_owned() }
 }
 
 /// The handle after all that are in use.
-fn next_handle(kept: &Kept) -> u16 {
-    let ports = kept.bridges.iter().flat_map(|bridge| &bridge.ports);
+pub(crate) fn next_handle(bridges: &[KeptBridge]) -> u16 {
+    let ports = bridges.iter().flat_map(|bridge| &bridge.ports);
     let last = ports.map(|port| port.handle).filter(|&handle| handle >= FIRST_HANDLE).max();
     last.map_or(FIRST_HANDLE, control::following)
 }

@@ -1,16 +1,17 @@
-//! Requests become commands of the bridge, and what comes back becomes replies.
+//! Requests become commands of the bridge that has the port, and what comes back becomes replies.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex as AsyncMutex, broadcast, mpsc, oneshot};
-use ucake::io::driver::{Bridge, Command};
+use tokio::sync::{Mutex as AsyncMutex, Notify, broadcast};
 use ucake::io::pool::FrameBuf;
 use ucake_cli::egress::{self, Egress};
 use ucake_cli::protocol::{
     Class, Event, Kind, Order, PortLine, Refusal, Reply, Request, Shown, State, Supervision, Verb,
 };
 use ucake_cli::words;
+
+use crate::work::{Member, Roster, leaving};
 
 /// Statistics are asked of the bridge no more often than this, however many clients want them.
 const FRESH: Duration = Duration::from_millis(10);
@@ -19,17 +20,6 @@ const CHANGES_KEPT: usize = 64;
 /// The handles that are given out on our own, as a kernel gives them.
 const OWN_HANDLES: std::ops::RangeInclusive<u16> = 0x8001..=0xffff;
 
-type Egresses = Bridge<Egress<FrameBuf>>;
-
-/// A port by its names.
-#[derive(Clone, Debug)]
-pub(crate) struct Named {
-    /// Such as `tap:wan0`.
-    pub(crate) port: String,
-    /// Such as `wan0`.
-    pub(crate) device: String,
-}
-
 /// Whose requests are dealt with.
 #[derive(Clone, Debug)]
 pub(crate) struct Whose {
@@ -37,9 +27,17 @@ pub(crate) struct Whose {
     pub(crate) pid: u32,
     /// What is known of those that handled frames, where there is a supervisor.
     pub(crate) supervision: Option<Arc<Mutex<Supervision>>>,
+    /// Told of each change that was made.
+    pub(crate) changed: Arc<Notify>,
 }
 
 impl Whose {
+    /// `supervision` is asked for with [`Self::supervision`], if there is a supervisor.
+    pub(crate) fn new(pid: u32, supervised: bool) -> Self {
+        let supervision = supervised.then(Arc::default);
+        Self { pid, supervision, changed: Arc::default() }
+    }
+
     /// What is known now.
     pub(crate) fn supervision(&self) -> Option<Supervision> {
         let known = self.supervision.as_ref()?;
@@ -57,32 +55,27 @@ impl Whose {
 /// Where requests are dealt with.
 pub(crate) struct Desk {
     whose: Whose,
-    /// The one on the side of the hosts, then the one on the side of the bottleneck.
-    ports: [Named; 2],
+    roster: Roster,
     changes: broadcast::Sender<Reply>,
-    bridge: AsyncMutex<Line>,
+    line: AsyncMutex<Line>,
 }
 
-/// The way to the bridge, which one request at a time may go.
+/// The way to the bridges, which one request at a time may go.
 struct Line {
-    commands: mpsc::Sender<Command<Egress<FrameBuf>>>,
+    roster: Roster,
     next_handle: u16,
     whose: Whose,
-    /// What both disciplines were, and when; without and with queues.
+    /// What all disciplines were, and when; without and with queues.
     shown: [Option<(Instant, Vec<Shown>)>; 2],
 }
 
 impl Desk {
-    /// For the bridge that obeys `commands`; its disciplines have the handles before `next_handle`.
-    pub(crate) fn new(
-        whose: Whose,
-        ports: [Named; 2],
-        commands: mpsc::Sender<Command<Egress<FrameBuf>>>,
-        next_handle: u16,
-    ) -> Self {
+    /// For the bridges of `roster`; their disciplines have the handles before `next_handle`.
+    pub(crate) fn new(whose: Whose, roster: Roster, next_handle: u16) -> Self {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
-        let line = Line { commands, next_handle, whose: whose.clone(), shown: [None, None] };
-        Self { whose, ports, changes, bridge: AsyncMutex::new(line) }
+        let shown = [None, None];
+        let line = Line { roster: roster.clone(), next_handle, whose: whose.clone(), shown };
+        Self { whose, roster, changes, line: AsyncMutex::new(line) }
     }
 
     fn hello(&self) -> Reply {
@@ -112,7 +105,7 @@ impl Desk {
     }
 
     async fn list(&self) -> Result<Reply, Refusal> {
-        let shown = self.bridge.lock().await.shown(&self.ports, false).await?;
+        let shown = self.line.lock().await.shown(false).await?;
         let line = |Shown { port, device, state, .. }: Shown| {
             let kind = match state {
                 State::Cake { .. } => Kind::Cake,
@@ -125,30 +118,33 @@ impl Desk {
 
     async fn show(&self, port: Option<&str>, queues: bool) -> Result<Reply, Refusal> {
         let wanted = port.map(|port| self.find(port)).transpose()?;
-        let mut disciplines = self.bridge.lock().await.shown(&self.ports, queues).await?;
-        if let Some(index) = wanted {
-            disciplines = disciplines.into_iter().skip(index).take(1).collect();
+        let mut disciplines = self.line.lock().await.shown(queues).await?;
+        if let Some((member, number)) = wanted {
+            disciplines.retain(|shown| shown.port == member.ports[number].port);
         }
         Ok(Reply::Shown { disciplines })
     }
 
-    /// The number of a port, by either of its names.
-    fn find(&self, name: &str) -> Result<usize, Refusal> {
-        let known = |port: &Named| port.port == name || port.device == name;
-        self.ports.iter().position(known).ok_or_else(|| {
-            let [lan, wan] = self.ports.each_ref().map(|port| &port.port);
-            let message =
-                format!("Cannot find device \"{name}\"\n  the ports here are {lan} and {wan}");
-            Refusal::new(Class::NoPort, message)
+    /// The bridge of a port, by either of its names, and the number of the port.
+    fn find(&self, name: &str) -> Result<(Member, usize), Refusal> {
+        self.roster.find(name).ok_or_else(|| {
+            let members = self.roster.members();
+            let names: Vec<_> =
+                members.iter().flat_map(|member| &member.ports).map(|port| &*port.port).collect();
+            let ports = match &names[..] {
+                [] => "there are no ports here".to_owned(),
+                [most @ .., last] => format!("the ports here are {} and {last}", most.join(", ")),
+            };
+            Refusal::new(Class::NoPort, format!("Cannot find device \"{name}\"\n  {ports}"))
         })
     }
 
     async fn apply(&self, order: &Order) -> Result<Reply, Refusal> {
-        let index = self.find(&order.port)?;
+        let (member, number) = self.find(&order.port)?;
         let words = if order.verb == Verb::Del { "" } else { &order.words };
         let change = words::parse_line(words)
             .map_err(|error| Refusal::new(Class::Words, error.to_string()))?;
-        let mut line = self.bridge.lock().await;
+        let mut line = self.line.lock().await;
         let next_handle = line.next_handle;
         let command = egress::Command {
             verb: order.verb,
@@ -157,10 +153,11 @@ impl Desk {
             change,
             entropy: crate::secret(),
         };
-        let (event, [before, after]) = line.apply(index, command, &self.ports).await?;
+        let (event, [before, after]) = line.apply(&member, number, command).await?;
         if after.handle == next_handle && event == Event::Added {
             line.next_handle = following(next_handle);
         }
+        self.whose.changed.notify_one();
         let happened = match event {
             Event::Changed => vec![(Event::Changed, after)],
             Event::Deleted => vec![(Event::Deleted, before)],
@@ -181,25 +178,32 @@ pub(crate) fn following(handle: u16) -> u16 {
 }
 
 impl Line {
-    /// Both disciplines, as they were a moment ago at most.
-    async fn shown(&mut self, ports: &[Named; 2], queues: bool) -> Result<Vec<Shown>, Refusal> {
+    /// All disciplines, as they were a moment ago at most.
+    async fn shown(&mut self, queues: bool) -> Result<Vec<Shown>, Refusal> {
         let [without, with] = &mut self.shown;
         let kept = if queues { with } else { without };
         if let Some((_, shown)) = kept.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {
             return Ok(shown.clone());
         }
-        let states = ask(&self.commands, move |bridge| {
-            let now = bridge.now();
-            [0, 1].map(|index| {
-                let egress = leaving(bridge, index);
-                (egress.handle(), egress.state(queues, now))
-            })
-        });
-        let shown: Vec<Shown> = ports
-            .iter()
-            .zip(states.await?)
-            .map(|(port, (handle, state))| port.shown(self.whose.supervision(), handle, state))
-            .collect();
+        let supervision = self.whose.supervision();
+        let mut shown = Vec::new();
+        for member in self.roster.members() {
+            let states = member.ask(move |bridge| {
+                let now = bridge.now();
+                [0, 1].map(|number| {
+                    let egress = leaving(bridge, number);
+                    (egress.handle(), egress.state(queues, now))
+                })
+            });
+            // One that has just ended is not there any more.
+            let ports = member.ports.iter().zip(states.await.into_iter().flatten());
+            shown.extend(
+                ports.map(|(port, (handle, state))| port.shown(supervision, handle, state)),
+            );
+        }
+        if shown.is_empty() {
+            return Err(stopped());
+        }
         *kept = Some((Instant::now(), shown.clone()));
         Ok(shown)
     }
@@ -207,58 +211,30 @@ impl Line {
     /// Obeys; what was done, and the discipline before and after it.
     async fn apply(
         &mut self,
-        index: usize,
+        member: &Member,
+        number: usize,
         command: egress::Command,
-        ports: &[Named; 2],
     ) -> Result<(Event, [Shown; 2]), Refusal> {
         self.shown = [None, None];
-        let outcome = ask(&self.commands, move |bridge| {
+        let outcome = member.ask(move |bridge| {
             let now = bridge.now();
-            let egress = leaving(bridge, index);
+            let egress = leaving(bridge, number);
             let state = |egress: &Egress<FrameBuf>| (egress.handle(), egress.state(false, now));
             let before = state(egress);
             let event = egress.apply(&command)?;
             Ok::<_, egress::StateError>((event, [before, state(egress)]))
         });
-        let (event, states) =
-            outcome.await?.map_err(|error| Refusal::new(Class::State, error.to_string()))?;
-        let port = ports.get(index).expect("the index is one of theirs");
-        let supervision = self.whose.supervision();
+        let (event, states) = outcome
+            .await
+            .ok_or_else(stopped)?
+            .map_err(|error| Refusal::new(Class::State, error.to_string()))?;
+        let (port, supervision) = (&member.ports[number], self.whose.supervision());
         Ok((event, states.map(|(handle, state)| port.shown(supervision, handle, state))))
     }
 }
 
-impl Named {
-    /// What is known of its discipline.
-    pub(crate) fn shown(
-        &self,
-        supervision: Option<Supervision>,
-        handle: u16,
-        state: State,
-    ) -> Shown {
-        let Self { port, device } = self.clone();
-        Shown { port, device, handle, supervision, state }
-    }
-}
-
-/// What leaves through the port of this number: what is read of the other.
-fn leaving(bridge: &mut Egresses, index: usize) -> &mut Egress<FrameBuf> {
-    if index == 0 { bridge.down() } else { bridge.up() }
-}
-
-/// Has the bridge do something between two batches, and waits for what comes of it.
-async fn ask<T: Send + 'static>(
-    commands: &mpsc::Sender<Command<Egress<FrameBuf>>>,
-    question: impl FnOnce(&mut Egresses) -> T + Send + 'static,
-) -> Result<T, Refusal> {
-    let (reply, answer) = oneshot::channel();
-    let action = move |bridge: &mut Egresses| {
-        // Whoever asked may have given up.
-        let _ = reply.send(question(bridge));
-    };
-    let stopped = || Refusal::new(Class::Busy, "the bridge has stopped");
-    commands.send(Command::With(Box::new(action))).await.map_err(|_| stopped())?;
-    answer.await.map_err(|_| stopped())
+fn stopped() -> Refusal {
+    Refusal::new(Class::Busy, "the bridge has stopped")
 }
 
 #[cfg(test)]

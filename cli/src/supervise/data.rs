@@ -7,6 +7,7 @@
 //! Left out: what it does ([`crate::work`]).
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
@@ -16,16 +17,14 @@ use anyhow::Context as _;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::CapabilitySet;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
 use tokio::task::LocalSet;
-use ucake::io::driver::Command;
 use ucake_cli::sandbox;
 
 use super::handover;
 use super::link::Link;
 use super::state::{HEARTBEAT, Kept, News, Order};
 use crate::control::Whose;
-use crate::work::{Handle, Work};
+use crate::work::{Handle, Lost, Work};
 
 /// The data process; what is handed over comes from standard input.
 ///
@@ -69,8 +68,7 @@ pub(crate) fn serve(end: OwnedFd, rights: Rights) -> anyhow::Result<()> {
             let _ = link.tell(&News::Sandboxed(report));
             ignore_signals()?;
         }
-        let supervision = Some(Arc::default());
-        let whose = Whose { pid: supervisor.unsigned_abs(), supervision };
+        let whose = Whose::new(supervisor.unsigned_abs(), true);
         let work = Work::new(&kept, fds, whose)?;
         work.handle.set_supervision(kept.supervision);
         obey(work, &link).await
@@ -105,7 +103,7 @@ async fn obey(mut work: Work, link: &Arc<Link>) -> anyhow::Result<()> {
     }
     match (outcome, last.take()) {
         (Err(error), _) => {
-            crate::print(&work.table(Some(&[])));
+            crate::print(&work.table(Some(&Lost::new())));
             // The supervisor says it to people.
             let _ = link.tell(&News::Failed(crate::explain(&error)));
             Ok(())
@@ -122,56 +120,37 @@ async fn obey(mut work: Work, link: &Arc<Link>) -> anyhow::Result<()> {
 
 /// Says that it is alive, and what has changed, until something else ends.
 async fn beat(handle: Handle, link: Arc<Link>) {
-    let mut told: [String; 2] = Default::default();
+    let mut told = BTreeMap::new();
     loop {
-        let Some(news) = ask(&handle).await else { return };
-        for (news, told) in news.iter().zip(&mut told) {
-            let Ok(text) = serde_json::to_string(news) else { continue };
+        for news in handle.news().await {
+            let Ok(text) = serde_json::to_string(&news) else { continue };
+            let News::Port(port) = news else { continue };
+            let told: &mut String = told.entry((port.bridge, port.port)).or_default();
             if *told != text && link.tell_line(&text).is_ok() {
                 *told = text;
             }
         }
         // If there is no room the supervisor is late itself, and will not wonder.
         let _ = link.tell(&News::Alive);
-        tokio::time::sleep(HEARTBEAT).await;
+        // What somebody changed is not to be forgotten; what is counted may wait.
+        tokio::select! {
+            () = tokio::time::sleep(HEARTBEAT) => {}
+            () = handle.changed() => {}
+        }
     }
-}
-
-/// What is new, from the bridge itself between two turns; `None` if it has stopped.
-async fn ask(handle: &Handle) -> Option<[News; 2]> {
-    let (reply, answer) = oneshot::channel();
-    let asked = handle.clone();
-    let action = Command::With(Box::new(move |bridge| {
-        let _ = reply.send(asked.news(bridge));
-    }));
-    handle.commands.send(action).await.ok()?;
-    answer.await.ok()
 }
 
 /// Does what the supervisor says; ends the work when it says so or is gone.
 async fn take_orders(handle: Handle, link: Arc<Link>, last: Rc<RefCell<Option<Order>>>) {
     loop {
         // What makes no sense is as bad as nobody there.
-        let order = link.next::<Order>().await.ok().flatten();
-        let command = match order {
-            Some(Order::Know(supervision)) => {
-                handle.set_supervision(supervision);
-                continue;
-            }
-            Some(Order::Show { lost }) => {
-                let handle = handle.clone();
-                Command::With(Box::new(move |bridge| {
-                    crate::print(&handle.table(bridge, Some(&lost)));
-                }))
-            }
+        match link.next::<Order>().await.ok().flatten() {
+            Some(Order::Know(supervision)) => handle.set_supervision(supervision),
+            Some(Order::Show { lost }) => crate::print(&handle.table(Some(lost)).await),
             order => {
                 *last.borrow_mut() = order;
-                Command::Stop
+                return handle.stop();
             }
-        };
-        let ends = matches!(command, Command::Stop);
-        if handle.commands.send(command).await.is_err() || ends {
-            return;
         }
     }
 }

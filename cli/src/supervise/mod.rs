@@ -33,7 +33,7 @@ use crate::work;
 pub(crate) use data::main as data;
 use health::{Health, Mode};
 use link::Link;
-use state::{Kept, News, Order};
+use state::{Kept, KeptBridge, News, Order};
 pub(crate) use upgrade::{ask as ask_to_upgrade, resume};
 use worker::Worker;
 
@@ -46,8 +46,10 @@ const SILENCE: u32 = 6;
 const START: u32 = 20;
 /// The same for one that was told to stop: 2 s.
 const STOP: u32 = 8;
-/// Between two relays, of which nobody knows why they end.
+/// Between two relays, of which nobody knows why they end, at first; it doubles each time …
 const RELAY_PAUSE: Duration = Duration::from_millis(100);
+/// … up to this.
+const LONGEST_RELAY_PAUSE: Duration = Duration::from_secs(10);
 
 /// Supervises until a signal says stop. `ports` are as [`Kept`] has them, without the listener.
 ///
@@ -73,6 +75,7 @@ pub(crate) fn run(
             signals,
             stuck: Vec::new(),
             candidate: None,
+            relay_pause: RELAY_PAUSE,
             told_of_rights: false,
         };
         supervisor.run().await
@@ -90,6 +93,7 @@ struct Supervisor {
     stuck: Vec<Worker>,
     /// A newer program that is being tried.
     candidate: Option<JoinHandle<Result<(), String>>>,
+    relay_pause: Duration,
     /// Whether it was said which rights could not be given up.
     told_of_rights: bool,
 }
@@ -164,7 +168,7 @@ impl Supervisor {
             tokio::select! {
                 news = link.next::<News>() => match news {
                     Ok(Some(News::Alive)) => {
-                        missed = 0;
+                        (missed, self.relay_pause) = (0, RELAY_PAUSE);
                         if told.is_none() { patience = SILENCE; }
                     }
                     Ok(Some(News::Sandboxed(report))) => self.tell_of_rights(&report),
@@ -228,11 +232,14 @@ impl Supervisor {
     }
 
     /// What each port's device lost before it was read, by now.
-    fn lost(&mut self) -> Vec<Option<u64>> {
-        let ports = self.kept.bridges.iter_mut().flat_map(|bridge| &mut bridge.ports);
-        let lost = ports.zip(&self.ports).map(|(port, fd)| {
-            work::count_lost(port, fd.as_fd());
-            port.lost
+    fn lost(&mut self) -> work::Lost {
+        let mut fds = self.ports.iter();
+        let bridges = self.kept.bridges.iter_mut();
+        let lost = bridges.map(|KeptBridge { id, ports, .. }| {
+            for (port, fd) in ports.iter_mut().zip(&mut fds) {
+                work::count_lost(port, fd.as_fd());
+            }
+            (*id, ports.each_ref().map(|port| port.lost))
         });
         lost.collect()
     }
@@ -260,7 +267,8 @@ impl Supervisor {
             }
         }
         if mode == Mode::Relay && before == Mode::Relay {
-            tokio::time::sleep(RELAY_PAUSE).await;
+            tokio::time::sleep(self.relay_pause).await;
+            self.relay_pause = (2 * self.relay_pause).min(LONGEST_RELAY_PAUSE);
         }
     }
 

@@ -18,11 +18,15 @@ use ucake_cli::protocol::{State, Supervision};
 use ucake_cli::sandbox::{Report, User};
 
 use crate::args::{Bell, Coalesce, PortName};
+use crate::work::Lost;
 
 /// How often the data process says that it is alive, and what it counted: what is lost of the counts at most.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(200);
 /// The form of [`Kept`]. A program that knows another one is not upgraded to.
 pub(crate) const VERSION: u32 = 1;
+
+/// A bridge among others, for as long as the supervisor and those that follow it live.
+pub(crate) type BridgeId = u32;
 
 /// Everything to start from but the descriptors: the listener first, if there is one, then both ports of each
 /// bridge.
@@ -47,6 +51,8 @@ pub(crate) struct Kept {
 /// A bridge.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct KeptBridge {
+    /// No other one has had it.
+    pub(crate) id: BridgeId,
     /// On the side of the hosts, then on the side of the bottleneck.
     pub(crate) ports: [KeptPort; 2],
     /// Which frames are joined.
@@ -136,29 +142,32 @@ impl KeptPort {
 
 /// What the data process tells.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(crate) enum News {
     /// What it gave up, once.
     Sandboxed(Report),
     /// Every bridge has taken a turn since it was asked.
     Alive,
-    /// What leaves through a port, and what the port counted.
-    Port {
-        /// Number of the bridge.
-        bridge: usize,
-        /// Number of the port.
-        port: usize,
-        /// As in [`KeptPort`].
-        handle: u16,
-        /// As in [`KeptPort`].
-        state: State,
-        /// As in [`KeptPort`].
-        counts: PortCounts,
-    },
+    /// What is new of a port.
+    Port(Box<PortNews>),
     /// It cannot go on, and neither could another one.
     Failed(String),
     /// It did as told, and ends.
     Stopped,
+}
+
+/// What leaves through a port, and what the port counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PortNews {
+    /// Which bridge.
+    pub(crate) bridge: BridgeId,
+    /// Number of the port.
+    pub(crate) port: usize,
+    /// As in [`KeptPort`].
+    pub(crate) handle: u16,
+    /// As in [`KeptPort`].
+    pub(crate) state: State,
+    /// As in [`KeptPort`].
+    pub(crate) counts: PortCounts,
 }
 
 /// What the data process is told.
@@ -168,13 +177,13 @@ pub(crate) enum Order {
     Know(Supervision),
     /// Print the statistics.
     Show {
-        /// What each port's device lost before it was read, port by port.
-        lost: Vec<Option<u64>>,
+        /// What each port's device lost before it was read.
+        lost: Lost,
     },
     /// Print the statistics and end.
     Stop {
         /// As above.
-        lost: Vec<Option<u64>>,
+        lost: Lost,
     },
     /// Tell everything once more and end, for another one to go on.
     Retire,
@@ -207,8 +216,10 @@ impl Kept {
 
     /// Takes note of what the data process told. False if it makes no sense.
     pub(crate) fn note(&mut self, news: News) -> bool {
-        let News::Port { bridge, port, handle, state, counts } = news else { return true };
-        let kept = self.bridges.get_mut(bridge).and_then(|bridge| bridge.ports.get_mut(port));
+        let News::Port(news) = news else { return true };
+        let PortNews { bridge, port, handle, state, counts } = *news;
+        let bridge = self.bridges.iter_mut().find(|kept| kept.id == bridge);
+        let kept = bridge.and_then(|bridge| bridge.ports.get_mut(port));
         let Some(kept) = kept else { return false };
         kept.counts = counts;
         // A pass-through that stands in for CAKE is no reason to forget what CAKE was like.
@@ -243,7 +254,12 @@ pub(super) mod tests {
             arguments: vec!["run".into()],
             user: User::NOBODY,
             socket: Some("/run/ucake/control.sock".into()),
-            bridges: vec![KeptBridge { ports, coalesce: Coalesce::Exact, doorbell: Bell::Batch }],
+            bridges: vec![KeptBridge {
+                id: 0,
+                ports,
+                coalesce: Coalesce::Exact,
+                doorbell: Bell::Batch,
+            }],
             supervision: Supervision::default(),
         }
     }
@@ -253,8 +269,9 @@ pub(super) mod tests {
         State::Cake { config: Config::default(), stats: Box::new(stats), queues: None }
     }
 
-    fn news(bridge: usize, port: usize, handle: u16, state: State) -> News {
-        News::Port { bridge, port, handle, state, counts: PortCounts::default() }
+    fn news(bridge: BridgeId, port: usize, handle: u16, state: State) -> News {
+        let counts = PortCounts::default();
+        News::Port(Box::new(PortNews { bridge, port, handle, state, counts }))
     }
 
     #[test]

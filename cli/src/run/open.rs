@@ -1,0 +1,94 @@
+//! From names to descriptors.
+//!
+//! Problem: whatever can fail for want of rights, devices or room is to fail before any frame is handled.
+//! Law: everything that a bridge needs is opened here, once, and put to work elsewhere ([`crate::work`]).
+//! Left out: the control socket ([`crate::control`]).
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+use ucake::io::netlink;
+use ucake::io::packet_socket::PacketSocket;
+use ucake::io::plain_tap::AnyTap;
+use ucake::io::tap::{OpenError, TapOptions};
+use ucake::qdisc::{Config, Stats};
+use ucake_cli::protocol::State;
+
+use super::plan::BridgePlan;
+use crate::args::{PortName, Words};
+use crate::control::following;
+use crate::supervise::state::{BridgeId, KeptBridge, KeptPort, PortCounts, PortKind};
+
+/// Bytes of an Ethernet header, which an MTU does not count.
+const ETHERNET_LEN: u32 = 14;
+/// The MTU of a device that does not tell.
+const USUAL_MTU: u32 = 1500;
+/// How long something may be held by one that is ending; far less is usual.
+const LETTING_GO: Duration = Duration::from_millis(300);
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A bridge whose ports are open.
+pub(crate) type Opened = (KeptBridge, [OwnedFd; 2]);
+
+/// Opens both ports of a bridge. What leaves through WAN gets `handle`, what leaves through LAN the one after it.
+pub(crate) fn open(plan: &BridgePlan, id: BridgeId, handle: u16) -> anyhow::Result<Opened> {
+    let (lan, lan_fd) = open_port(&plan.lan, &plan.down, following(handle))?;
+    let (wan, wan_fd) = open_port(&plan.wan, &plan.up, handle)?;
+    let BridgePlan { coalesce, doorbell, .. } = *plan;
+    Ok((KeptBridge { id, ports: [lan, wan], coalesce, doorbell }, [lan_fd, wan_fd]))
+}
+
+/// Opens a port through which leaves what `words` say.
+fn open_port(name: &PortName, words: &Words, handle: u16) -> anyhow::Result<(KeptPort, OwnedFd)> {
+    let (name, kind, fd) = match name {
+        PortName::Tap(device) => open_tap(name, device)?,
+        PortName::Packet(device) => {
+            let socket = PacketSocket::open(device)?;
+            let kind = PortKind::Packet { index: socket.index(), mtu: socket.mtu() };
+            (name.clone(), kind, socket.as_fd().try_clone_to_owned()?)
+        }
+    };
+    let mtu = netlink::link(name.device()).map_or(USUAL_MTU, |link| link.mtu);
+    let config = Config::default().changed_by(&words.change);
+    let state = State::Cake { config, stats: Box::new(Stats::default()), queues: None };
+    let port = KeptPort {
+        name,
+        kind,
+        largest_frame: mtu + ETHERNET_LEN,
+        handle,
+        state,
+        counts: PortCounts::default(),
+        lost: None,
+    };
+    Ok((port, fd))
+}
+
+fn open_tap(name: &PortName, device: &str) -> anyhow::Result<(PortName, PortKind, OwnedFd)> {
+    let open = || AnyTap::open(device, &TapOptions::default());
+    let tap = patiently(open, |error| matches!(error, OpenError::Busy { .. }))?;
+    let kind = match &tap {
+        AnyTap::Vnet(tap) => PortKind::Tap { offloads: tap.offloads() },
+        AnyTap::Plain(_) => {
+            warn!(port = %name, "no vnet header on this system: frames one by one, without superpackets");
+            PortKind::PlainTap
+        }
+    };
+    Ok((name.with_device(tap.name()), kind, tap.as_fd().try_clone_to_owned()?))
+}
+
+/// Tries again for a moment what somebody else holds: whoever works for a ucake that was just killed has yet to notice
+/// and to let go.
+pub(crate) fn patiently<T, E>(
+    attempt: impl Fn() -> Result<T, E>,
+    is_held: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let begun = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_held(&error) && begun.elapsed() < LETTING_GO => thread::sleep(LOOK),
+            outcome => return outcome,
+        }
+    }
+}
