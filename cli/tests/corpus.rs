@@ -50,6 +50,11 @@ fn the_kept_operations_keep_the_books() {
 }
 
 #[test]
+fn the_kept_messages_are_understood_or_refused() {
+    replay("protocol");
+}
+
+#[test]
 fn no_input_at_all_is_an_input() {
     for (_, target) in targets::ALL {
         target(&[]);

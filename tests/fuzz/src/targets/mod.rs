@@ -9,12 +9,14 @@ mod ack_filter;
 mod bytes;
 mod dissect;
 mod ops;
+mod protocol;
 mod split;
 mod words;
 
 pub use ack_filter::ack_filter;
 pub use dissect::dissect;
 pub use ops::ops;
+pub use protocol::protocol;
 pub use split::split;
 pub use words::words;
 
@@ -23,10 +25,11 @@ pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is that of its corpus too.
 #[allow(dead_code, reason = "the fuzzer calls them one by one")]
-pub const ALL: [(&str, Target); 5] = [
+pub const ALL: [(&str, Target); 6] = [
     ("ack_filter", ack_filter),
     ("dissect", dissect),
     ("ops", ops),
+    ("protocol", protocol),
     ("split", split),
     ("words", words),
 ];
