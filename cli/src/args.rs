@@ -1,21 +1,15 @@
 //! The command line.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use serde::{Deserialize, Serialize};
-use ucake::io::batch::Coalescing;
-use ucake::io::driver::Doorbell;
-use ucake::packet::coalesce::Push;
-use ucake::qdisc::Change;
 use ucake::time::Span;
 use ucake::units::Rate;
-
+use ucake_cli::plan::{Bell, Coalesce, PortName, Words};
 use ucake_cli::sandbox::User;
-use ucake_cli::{value, words};
+use ucake_cli::{config, value, words};
 
 /// CAKE, the queue discipline that keeps a link's queue short and shares it fairly, as an ordinary
 /// program.
@@ -44,6 +38,8 @@ pub(crate) enum Command {
     Lab(LabArgs),
     /// Exchange a running ucake for the program that now stands where it was started from
     Upgrade(UpgradeArgs),
+    /// Say what a configuration file asks for, or what is wrong with it
+    Check(CheckArgs),
     /// Say what this machine can do, and what to do about what it cannot
     Doctor(DoctorArgs),
     /// Write the script that completes this command in a shell
@@ -70,6 +66,17 @@ pub(crate) struct UpgradeArgs {
     pub(crate) control: Option<PathBuf>,
 }
 
+/// Say what a configuration file asks for, or what is wrong with it.
+///
+/// Prints what would be run, every bridge with all its words, as a configuration file. Opens nothing: whether the
+/// devices are there is not looked at. Exit status 2 if the file is wrong.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CheckArgs {
+    /// The file
+    #[arg(default_value = config::DEFAULT_PATH)]
+    pub(crate) file: PathBuf,
+}
+
 /// Go on where another ucake leaves off.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ResumeArgs {
@@ -91,6 +98,10 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
+/// What is said either on the command line or in a file.
+const SAID_IN_THE_FILE: [&str; 8] =
+    ["lan", "wan", "up", "down", "coalesce", "doorbell", "control", "control_group"];
+
 /// Shape between two ports, in the foreground.
 ///
 /// Frames that come in through LAN leave through WAN and the other way round, each direction through a
@@ -100,14 +111,20 @@ pub(crate) struct DoctorArgs {
 /// carries: the queue then stands here, where it is managed.
 ///
 /// While it runs, "ucake qdisc" shows and changes both directions, as tc does. SIGUSR1 prints the statistics of
-/// both, SIGINT and SIGTERM print them and stop.
+/// both, SIGINT and SIGTERM print them and stop. With --config, SIGHUP has the file read again and what has changed
+/// in it done; a file that is wrong changes nothing.
 #[derive(Debug, ClapArgs)]
 #[command(after_help = RUN_EXAMPLES, after_long_help = run_help())]
 pub(crate) struct RunArgs {
     /// Port on the side of the hosts, such as tap:lan0 or packet:eth0
-    pub(crate) lan: PortName,
+    #[arg(required_unless_present = "config")]
+    pub(crate) lan: Option<PortName>,
     /// Port on the side of the bottleneck, such as tap:wan0 or packet:eth1
-    pub(crate) wan: PortName,
+    #[arg(required_unless_present = "config")]
+    pub(crate) wan: Option<PortName>,
+    /// File that says what to run, instead of all this; SIGHUP has it read again
+    #[arg(long, value_name = "FILE", conflicts_with_all = SAID_IN_THE_FILE)]
+    pub(crate) config: Option<PathBuf>,
     /// CAKE for what leaves through WAN, in the words of "tc qdisc … cake"
     #[arg(long, value_name = "WORDS", default_value = "", value_parser = Words::from_str)]
     #[arg(hide_default_value = true, allow_hyphen_values = true)]
@@ -140,50 +157,12 @@ fn user(name: &str) -> Result<User, String> {
     User::find(name).ok_or_else(|| format!("there is no user \"{name}\""))
 }
 
-/// Which frames are joined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum Coalesce {
-    /// Those that are the same to the bit once they are split again
-    Exact,
-    /// Also those with PSH, which then only the last one keeps
-    Push,
-    /// None
-    Off,
-}
-
-impl From<Coalesce> for Coalescing {
-    fn from(how: Coalesce) -> Self {
-        match how {
-            Coalesce::Exact => Self::On(Push::Keep),
-            Coalesce::Push => Self::On(Push::Last),
-            Coalesce::Off => Self::Off,
-        }
-    }
-}
-
-/// When a port sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub(crate) enum Bell {
-    /// Once for all that is due, while its device holds little
-    Batch,
-    /// Frame by frame
-    Packet,
-}
-
-impl From<Bell> for Doorbell {
-    fn from(when: Bell) -> Self {
-        match when {
-            Bell::Batch => Self::Batch,
-            Bell::Packet => Self::Packet,
-        }
-    }
-}
-
 const RUN_EXAMPLES: &str = "\
 Examples:
   ucake run tap:lan0 tap:wan0 --up 'bandwidth 20mbit' --down 'bandwidth 100mbit'
   ucake run tap:lan0 tap:wan0 --up 'bandwidth 9mbit docsis' --down 'bandwidth 90mbit docsis'
   ucake run packet:eth0 packet:eth1 --up 'bandwidth 20mbit' --down 'bandwidth 100mbit'
+  ucake run --config /etc/ucake.toml
 
 The words of --up and --down: ucake run --help";
 
@@ -263,23 +242,6 @@ impl Scenario {
     }
 }
 
-/// Words of CAKE that were understood.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Words {
-    /// As typed.
-    pub(crate) line: String,
-    /// What they ask for.
-    pub(crate) change: Change,
-}
-
-impl FromStr for Words {
-    type Err = words::WordError;
-
-    fn from_str(line: &str) -> Result<Self, Self::Err> {
-        Ok(Self { line: line.to_owned(), change: words::parse_line(line)? })
-    }
-}
-
 /// A rate; `None` is unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LabRate(pub(crate) Option<Rate>);
@@ -308,65 +270,13 @@ fn flow_count(text: &str) -> Result<usize, &'static str> {
     count.ok_or("expected a number from 1 to 512")
 }
 
-/// The name of a port: what kind it is, and which one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum PortName {
-    /// A tap device.
-    Tap(String),
-    /// A network device, by a packet socket.
-    Packet(String),
-}
-
-impl PortName {
-    /// The device behind it.
-    pub(crate) fn device(&self) -> &str {
-        let (Self::Tap(device) | Self::Packet(device)) = self;
-        device
-    }
-
-    /// A port of this kind on another device: a name such as `lan%d` becomes what the kernel made of it.
-    pub(crate) fn with_device(&self, device: &str) -> Self {
-        match self {
-            Self::Tap(_) => Self::Tap(device.to_owned()),
-            Self::Packet(_) => Self::Packet(device.to_owned()),
-        }
-    }
-}
-
-impl fmt::Display for PortName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tap(device) => write!(f, "tap:{device}"),
-            Self::Packet(device) => write!(f, "packet:{device}"),
-        }
-    }
-}
-
-impl FromStr for PortName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const KINDS: &str = "use a tap, such as tap:lan0, or a device, such as packet:eth0";
-        match text.split_once(':') {
-            Some(("tap", "")) => Err("a name is missing; type tap:NAME, such as tap:lan0".into()),
-            Some(("packet", "")) => {
-                Err("a name is missing; type packet:IFACE, such as packet:eth0".into())
-            }
-            Some(("tap", device)) => Ok(Self::Tap(device.to_owned())),
-            Some(("packet", device)) => Ok(Self::Packet(device.to_owned())),
-            Some(("pcap", _)) => Err(format!("pcap: ports are not supported yet; {KINDS}")),
-            Some((kind, _)) => Err(format!("there is no kind of port called \"{kind}\"; {KINDS}")),
-            None => Err(format!(
-                "say what kind of port it is; for a tap type tap:{text}, for a device that is there \
-                 already packet:{text}"
-            )),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
+
+    use ucake::io::batch::Coalescing;
+    use ucake::io::driver::Doorbell;
+    use ucake::packet::coalesce::Push;
 
     use super::*;
 
@@ -377,27 +287,6 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn ports_say_what_kind_they_are() {
-        assert_eq!("tap:lan0".parse(), Ok(PortName::Tap("lan0".to_owned())));
-        assert_eq!("packet:eth0".parse(), Ok(PortName::Packet("eth0".to_owned())));
-        for name in ["tap:lan0", "packet:eth0.7"] {
-            assert_eq!(name.parse::<PortName>().expect(name).to_string(), name);
-        }
-        let table = [
-            ("lan0", "type tap:lan0"),
-            ("eth0", "packet:eth0"),
-            ("tap:", "a name is missing"),
-            ("packet:", "a name is missing"),
-            ("pcap:file", "not supported yet"),
-            ("tun:x", "no kind of port called \"tun\""),
-        ];
-        for (text, message) in table {
-            let error = PortName::from_str(text).expect_err(text);
-            assert!(error.contains(message), "{text}: {error}");
-        }
     }
 
     #[test]

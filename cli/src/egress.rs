@@ -189,6 +189,29 @@ impl<F: Frame> Egress<F> {
         }
     }
 
+    /// Makes it CAKE of exactly this kind: the one that is there is changed, what is queued in it stays; where there is
+    /// none, one is made with `handle`.
+    pub fn configure(&mut self, config: Config, handle: u16, entropy: Entropy) {
+        match &mut self.current {
+            Standing::Cake(cake) => {
+                let change = difference(cake.config(), &config);
+                cake.change(&change);
+            }
+            Standing::PassThrough(_) => {
+                self.handle = handle;
+                let cake = Cake::new(config, self.mtu, entropy).with_handle(handle);
+                self.succeed(Standing::Cake(Box::new(cake)));
+            }
+        }
+    }
+
+    /// What is queued leaves as fast as the device takes it, and what comes passes through behind it.
+    pub fn let_go(&mut self) {
+        if matches!(self.current, Standing::Cake(_)) {
+            self.remove();
+        }
+    }
+
     fn install(&mut self, command: &Command) {
         self.handle = command.handle.unwrap_or(command.next_handle);
         let config = Config::default().changed_by(&command.change);
@@ -207,6 +230,51 @@ impl<F: Frame> Egress<F> {
         if before.backlog() != FrameLen::ZERO {
             self.leaving.push_back(before);
         }
+    }
+}
+
+/// What makes `to` out of `from`, and no more: statistics of sizes begin anew only if sizes are reckoned otherwise.
+fn difference(from: &Config, to: &Config) -> Change {
+    let &Config {
+        bandwidth,
+        autorate_ingress,
+        diffserv,
+        isolation,
+        nat,
+        wash,
+        ingress,
+        ack_filter,
+        split_gso,
+        burst,
+        rtt_step,
+        interval,
+        target,
+        overhead,
+        memory_limit,
+        fwmark,
+    } = to;
+    let sizes = (from.overhead.bytes, from.overhead.raw) != (overhead.bytes, overhead.raw);
+    Change {
+        bandwidth: Some(bandwidth),
+        autorate_ingress: Some(autorate_ingress),
+        diffserv: Some(diffserv),
+        isolation: Some(isolation),
+        nat: Some(nat),
+        wash: Some(wash),
+        ingress: Some(ingress),
+        ack_filter: Some(ack_filter),
+        split_gso: Some(split_gso),
+        burst: Some(burst),
+        rtt_step: Some(rtt_step),
+        interval: Some(interval),
+        target: Some(target),
+        // It takes `raw` away, which comes back if it is asked for.
+        overhead: sizes.then_some(overhead.bytes),
+        raw: sizes && overhead.raw,
+        mpu: Some(overhead.mpu),
+        link_layer: Some(overhead.link_layer),
+        memory_limit: Some(memory_limit),
+        fwmark: Some(fwmark),
     }
 }
 
@@ -325,6 +393,31 @@ mod tests {
         for (command, expected) in table {
             assert_eq!(egress.apply(&command), expected, "{command:?}");
         }
+        assert_eq!((egress.kind(), egress.handle()), (Kind::Cake, 9));
+    }
+
+    #[test]
+    fn what_is_configured_is_exactly_that_whatever_was_before() {
+        let change =
+            |line: &str| Config::default().changed_by(&crate::words::parse_line(line).expect(line));
+        let lines = [
+            "",
+            "docsis bandwidth 5mbit",
+            "raw memlimit 3mb besteffort",
+            "atm overhead 8 rtt 5ms",
+            "ingress wash ack-filter",
+        ];
+        let mut egress = egress(None);
+        for line in lines.iter().chain(lines.iter().rev()) {
+            egress.configure(change(line), 9, Entropy::from_seed(1));
+            let State::Cake { config, .. } = egress.state(false, BEGIN) else {
+                panic!("it is CAKE")
+            };
+            assert_eq!((config, egress.handle()), (change(line), 0x8001), "{line}");
+        }
+        egress.let_go();
+        assert_eq!((egress.kind(), egress.handle()), (Kind::Pfifo, 0));
+        egress.configure(change(""), 9, Entropy::from_seed(1));
         assert_eq!((egress.kind(), egress.handle()), (Kind::Cake, 9));
     }
 

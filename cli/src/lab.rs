@@ -30,13 +30,14 @@ use ucake::io::tap::{Tap, TapOptions};
 use ucake::qdisc::{Config, FifoConfig};
 use ucake::units::Rate;
 
-use crate::args::{LabArgs, Scenario, Words};
+use crate::args::{LabArgs, Scenario};
 use crate::interrupt::{self, Interrupt};
 use bottleneck::{Bottleneck, Recipe, Sample};
 use load::{Direction, Flows, Load, LoadError};
 use ping::{Phase, PhaseCell, Ping, Pings};
 use progress::Progress;
 use report::{PingTimes, Report, Run, Setup};
+use ucake_cli::plan::Words;
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);

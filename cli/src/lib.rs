@@ -7,11 +7,13 @@
 //! Left out: the command itself (`main.rs` and what it names).
 
 pub mod class;
+pub mod config;
 pub mod doctor;
 pub mod egress;
 pub mod json;
 pub mod manual;
 pub mod pass_through;
+pub mod plan;
 pub mod protocol;
 #[cfg(test)]
 mod recorded;

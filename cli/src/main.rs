@@ -8,6 +8,7 @@ mod client;
 mod control;
 mod interrupt;
 mod lab;
+mod log;
 mod run;
 mod supervise;
 mod verbs;
@@ -20,8 +21,6 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 use ucake::io::{packet_socket, tap};
 use ucake::qdisc::Entropy;
 
@@ -37,9 +36,10 @@ fn main() -> ExitCode {
         return verbs::main(words, by_its_name);
     }
     let args = Args::parse();
-    log_to_stderr();
+    log::to_stderr();
     let outcome = match &args.command {
         Command::Run(args) => run::run(args),
+        Command::Check(args) => run::check(args),
         Command::Lab(args) => lab::lab(args),
         Command::Upgrade(args) => supervise::ask_to_upgrade(args),
         Command::Data => supervise::data().map(|()| ExitCode::SUCCESS),
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("ucake: {}", explain(&error));
-        if is_bad_name(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
+        if is_bad_usage(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
     })
 }
 
@@ -62,9 +62,10 @@ fn doctor(args: DoctorArgs) -> ExitCode {
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Whether a port was given a name that no device can have.
-fn is_bad_name(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(tap::OpenError::Name { .. }))
+/// Whether a port was given a name that no device can have, or a file says nothing that could be run.
+fn is_bad_usage(error: &anyhow::Error) -> bool {
+    error.is::<run::PlanError>()
+        || matches!(error.downcast_ref(), Some(tap::OpenError::Name { .. }))
         || matches!(error.downcast_ref(), Some(packet_socket::OpenError::Name { .. }))
 }
 
@@ -93,12 +94,6 @@ fn explain(error: &anyhow::Error) -> String {
 fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-}
-
-fn log_to_stderr() {
-    let filter =
-        EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
 }
 
 /// Randomness that strangers cannot guess: the standard library seeds its hash keys with the system's.

@@ -3,8 +3,8 @@
 //! Law: what is asked for becomes a [`Plan`], what it names is opened here, once; who handles the frames is somebody
 //! else's, with a supervisor ([`crate::supervise`]) or without.
 
-mod open;
-pub(crate) mod plan;
+pub(crate) mod open;
+mod plan;
 
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -13,19 +13,27 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 use tracing::{info, warn};
+use ucake_cli::config;
+use ucake_cli::plan::{ControlPlan, Plan};
 use ucake_cli::protocol::Supervision;
 
-use crate::args::RunArgs;
+use crate::args::{CheckArgs, RunArgs};
 use crate::control::{self, Socket, Whose};
 use crate::supervise;
 use crate::supervise::state::{Kept, KeptBridge, VERSION};
-use crate::work::{self, FIRST_HANDLE, Handle, Work};
+use crate::work::{self, Handle, Work};
 pub(crate) use open::patiently;
-use plan::{ControlPlan, Plan};
+pub(crate) use plan::{PlanError, read};
 
 /// Shapes until a signal comes.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let plan = Plan::from_args(args).unwrap_or_else(|message| crate::bad_usage("run", &message));
+    let plan = match plan::plan(args) {
+        Err(PlanError::Arguments(message)) => crate::bad_usage("run", &message),
+        plan => plan?,
+    };
+    if let Some(level) = plan.log {
+        crate::log::set_level(level);
+    }
     let (bridges, ports) = open_all(&plan)?;
     let socket = control_socket(&plan.control)?;
     for KeptBridge { ports: [lan, wan], .. } in &bridges {
@@ -35,7 +43,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         version: VERSION,
         program: std::env::current_exe().unwrap_or_default(),
         arguments: std::env::args().skip(1).collect(),
-        user: plan.user,
+        // Read again from wherever we stand by then.
+        config: args.config.as_deref().map(std::path::absolute).transpose()?,
+        control: plan.control,
+        log: plan.log,
+        user: args.user,
         socket: socket.as_ref().map(|socket| socket.path().to_owned()),
         bridges,
         supervision: Supervision::default(),
@@ -46,12 +58,19 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     supervise::run(kept, ports, socket)
 }
 
+/// `ucake check`.
+pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let plan = read(&args.file)?;
+    crate::print(&config::write(&plan));
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Opens everything, in the order it is kept.
 fn open_all(plan: &Plan) -> anyhow::Result<(Vec<KeptBridge>, Vec<OwnedFd>)> {
     let (mut bridges, mut ports) = (Vec::new(), Vec::new());
-    for (id, bridge) in (0..).zip(&plan.bridges) {
-        let handle = if bridges.is_empty() { FIRST_HANDLE } else { work::next_handle(&bridges) };
-        let (kept, fds) = open::open(bridge, id, handle)?;
+    for ((id, bridge), configs) in (0..).zip(&plan.bridges).zip(plan.configs()) {
+        let handle = work::next_handle(&bridges);
+        let (kept, fds) = open::open(bridge, configs, id, handle, |_| None)?;
         bridges.push(kept);
         ports.extend(fds);
     }
@@ -94,6 +113,7 @@ fn obey_signals(handle: Handle) -> anyhow::Result<impl Future<Output = ()>> {
     let watch = |kind| signal(kind).context("cannot watch for signals");
     let mut show = watch(SignalKind::user_defined1())?;
     let mut upgrade = watch(SignalKind::user_defined2())?;
+    let mut reload = watch(SignalKind::hangup())?;
     let mut interrupt = watch(SignalKind::interrupt())?;
     let mut terminate = watch(SignalKind::terminate())?;
     Ok(async move {
@@ -101,6 +121,7 @@ fn obey_signals(handle: Handle) -> anyhow::Result<impl Future<Output = ()>> {
             tokio::select! {
                 _ = show.recv() => crate::print(&handle.table(None).await),
                 _ = upgrade.recv() => warn!("no upgrade without a supervisor"),
+                _ = reload.recv() => warn!("nothing is read again without a supervisor"),
                 _ = interrupt.recv() => return handle.stop(),
                 _ = terminate.recv() => return handle.stop(),
             }

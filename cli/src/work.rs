@@ -11,11 +11,12 @@ mod roster;
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
-use tracing::warn;
+use tracing::{info, warn};
 use ucake::dql::DqlStats;
 use ucake::io::driver::{self, Bridge, BridgeError, PortSnapshot};
 use ucake::io::packet_socket::{self, PacketPort, PacketSocket};
@@ -24,12 +25,13 @@ use ucake::io::pool::FrameBuf;
 use ucake::io::port::{Counters, Port};
 use ucake::io::tap::{self, Tap};
 use ucake::io::timer::Timer;
+use ucake::qdisc::Config;
 use ucake::units::FrameLen;
 use ucake_cli::egress::Egress;
+use ucake_cli::plan::PortName;
 use ucake_cli::protocol::{State, Supervision};
 use ucake_cli::value;
 
-use crate::args::PortName;
 use crate::control::{self, Control, Desk, Whose};
 use crate::supervise::state::{
     BridgeId, Kept, KeptBridge, KeptPort, News, PortCounts, PortKind, PortNews,
@@ -39,6 +41,10 @@ pub(crate) use roster::{Egresses, Member, Named, Roster, leaving};
 
 /// The first handle that is given out on our own, as `tc` numbers them.
 pub(crate) const FIRST_HANDLE: u16 = 0x8001;
+
+/// How long a bridge that is taken away may take to send what is queued in it.
+const DRAIN: Duration = Duration::from_millis(500);
+const LOOK: Duration = Duration::from_millis(2);
 
 /// What each port's device lost before it was read, bridge by bridge, where it is known.
 pub(crate) type Lost = BTreeMap<BridgeId, [Option<u64>; 2]>;
@@ -60,6 +66,7 @@ type Ended = (BridgeId, Egresses, Result<(), BridgeError>);
 
 /// What is asked of the work as a whole.
 enum Wish {
+    Start(Box<KeptBridge>, [OwnedFd; 2]),
     Stop,
 }
 
@@ -102,7 +109,7 @@ impl Work {
 
     /// Starts a bridge between two ports.
     fn start(&mut self, kept: &KeptBridge, [lan, wan]: [OwnedFd; 2]) -> anyhow::Result<()> {
-        let KeptBridge { id, ports, coalesce, doorbell } = kept;
+        let KeptBridge { id, ports, coalesce, doorbell, .. } = kept;
         let leaving = |port| egress(port, self.passing_through);
         let (lan, wan) = (put_to_work(&ports[0], lan)?, put_to_work(&ports[1], wan)?);
         let mut bridge = Bridge::new(lan, wan, leaving(&ports[1]), leaving(&ports[0]))
@@ -122,6 +129,15 @@ impl Work {
         Ok(())
     }
 
+    /// The same while others run.
+    fn start_another(&mut self, kept: &KeptBridge, ports: [OwnedFd; 2]) {
+        let [lan, wan] = kept.ports.each_ref().map(|port| port.name.clone());
+        match self.start(kept, ports) {
+            Ok(()) => info!(%lan, %wan, "shaping"),
+            Err(error) => warn!(%lan, %wan, %error, "cannot begin a bridge"),
+        }
+    }
+
     /// Works until told to stop. The statistics are still to be had afterwards.
     ///
     /// # Errors
@@ -137,30 +153,38 @@ impl Work {
         while !(stopping && self.running.is_empty()) {
             tokio::select! {
                 Some(ended) = self.running.join_next() => {
-                    let outcome = self.note_end(ended);
+                    let outcome = self.note_end(ended, stopping);
                     if self.running.is_empty() {
                         outcome?;
                     }
                 }
-                Some(Wish::Stop) = self.wishes.recv() => {
-                    stopping = true;
-                    for member in self.handle.roster.members() {
-                        member.stop().await;
+                Some(wish) = self.wishes.recv() => match wish {
+                    Wish::Start(bridge, ports) => self.start_another(&bridge, ports),
+                    Wish::Stop => {
+                        stopping = true;
+                        for member in self.handle.roster.members() {
+                            member.stop().await;
+                        }
                     }
-                }
+                },
             }
         }
         Ok(())
     }
 
     /// One has ended: the others go on.
-    fn note_end(&mut self, ended: Result<Ended, JoinError>) -> anyhow::Result<()> {
+    fn note_end(&mut self, ended: Result<Ended, JoinError>, stopping: bool) -> anyhow::Result<()> {
         let (id, bridge, outcome) = ended.unwrap_or_else(|error| {
             // As if it had happened here.
             std::panic::resume_unwind(error.into_panic())
         });
         let Some(member) = self.handle.roster.leave(id) else { return Ok(()) };
         let [lan, wan] = member.ports.each_ref().map(|port| port.port.clone());
+        if outcome.is_ok() && !stopping {
+            // Its ports are closed, for it is not to be there any more.
+            info!(%lan, %wan, "no longer shaping");
+            return Ok(());
+        }
         self.ended.push((member, bridge));
         outcome.inspect_err(|error| warn!(%lan, %wan, %error, "a bridge ended"))?;
         Ok(())
@@ -185,6 +209,53 @@ impl Handle {
     pub(crate) fn stop(&self) {
         // It may have stopped already.
         let _ = self.wishes.send(Wish::Stop);
+    }
+
+    /// Begins a bridge between two ports; nothing without them.
+    pub(crate) fn add(&self, bridge: KeptBridge, ports: Vec<OwnedFd>) {
+        if let Ok(ports) = ports.try_into() {
+            let _ = self.wishes.send(Wish::Start(Box::new(bridge), ports));
+        }
+    }
+
+    /// Makes what leaves through a port CAKE of exactly this kind, with this handle if there is none. Nothing where
+    /// frames are to pass through.
+    pub(crate) async fn configure(&self, id: BridgeId, port: usize, handle: u16, config: Config) {
+        let Some(member) = self.roster.member(id) else { return };
+        let passing_through =
+            self.whose.supervision().is_some_and(|supervision| supervision.passing_through);
+        if !passing_through {
+            let entropy = crate::secret();
+            let configure = move |bridge: &mut Egresses| {
+                leaving(bridge, port).configure(config, handle, entropy);
+            };
+            member.ask(configure).await;
+            self.whose.changed.notify_one();
+        }
+    }
+
+    /// Ends bridges once what is queued in them has left, as fast as their devices take it, and at the latest after
+    /// [`DRAIN`].
+    pub(crate) async fn remove(&self, bridges: &[BridgeId]) {
+        let members: Vec<_> = bridges.iter().filter_map(|&id| self.roster.member(id)).collect();
+        for member in &members {
+            member.ask(|bridge| [0, 1].map(|number| leaving(bridge, number).let_go())).await;
+        }
+        let begun = tokio::time::Instant::now();
+        for member in &members {
+            let queued = |bridge: &mut Egresses| {
+                bridge.counts().ports.iter().any(|port| port.backlog != FrameLen::ZERO)
+            };
+            while begun.elapsed() < DRAIN && member.ask(queued).await == Some(true) {
+                tokio::time::sleep(LOOK).await;
+            }
+            member.stop().await;
+        }
+        // Whoever gets their ports next is to have them alone.
+        let runs = |id: &BridgeId| self.roster.member(*id).is_some();
+        while begun.elapsed() < 2 * DRAIN && bridges.iter().any(runs) {
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// What became of those before, as the supervisor knows it now.

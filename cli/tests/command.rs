@@ -109,6 +109,33 @@ fn bad_usage_is_told_from_refusal() {
 }
 
 #[test]
+fn a_file_is_checked_and_shown_as_what_would_be_run() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let example = format!("{root}/contrib/ucake.toml");
+    let output = finished(&["check", &example]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("lan = \"packet:lan0\""), "{}", stdout(&output));
+    let path = std::env::temp_dir().join(format!("ucake-check-{}.toml", std::process::id()));
+    let file = path.to_str().expect("a path of ours");
+    let document = std::fs::read_to_string(format!("{root}/docs/CONFIG.md")).expect("it is there");
+    let good = document.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+    let good = good.expect("it has an example");
+    std::fs::write(&path, good).expect("a file");
+    assert_eq!(finished(&["check", file]).status.code(), Some(0));
+    std::fs::write(&path, good.replacen("docsis", "dosis", 1)).expect("a file");
+    let output = finished(&["check", file]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(2), ""));
+    let shown = document.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
+    let shown = shown.expect("it shows a mistake").replace("/etc/ucake.toml", file);
+    assert_eq!(stderr(&output), format!("ucake: {shown}"));
+    assert_eq!(finished(&["run", "--config", file]).status.code(), Some(2));
+    std::fs::remove_file(&path).expect("our file");
+    assert_eq!(finished(&["check", file]).status.code(), Some(2), "it is gone");
+    let both = finished(&["run", "tap:a", "tap:b", "--config", file]);
+    assert!(stderr(&both).contains("cannot be used with"), "{}", stderr(&both));
+}
+
+#[test]
 fn help_goes_to_standard_output() {
     for args in [&["--help"][..], &["run", "--help"], &["lab", "-h"], &["--version"]] {
         let output = finished(args);

@@ -776,7 +776,8 @@ fn dither(random: &mut Pcg32) -> u16 {
 
 /// Spec §2.6: what was set, else four bandwidth-delay products, and at most 10240 full packets or what
 /// was set.
-fn memory_limit(config: &Config, mtu: FrameLen) -> MemSize {
+#[must_use]
+pub fn memory_limit(config: &Config, mtu: FrameLen) -> MemSize {
     let derived = match (config.memory_limit, config.shaped_rate()) {
         (Some(limit), _) => limit.0,
         (None, Some(rate)) => {

@@ -14,10 +14,9 @@ use ucake::io::packet_socket::PacketSocket;
 use ucake::io::plain_tap::AnyTap;
 use ucake::io::tap::{OpenError, TapOptions};
 use ucake::qdisc::{Config, Stats};
+use ucake_cli::plan::{BridgePlan, PortName};
 use ucake_cli::protocol::State;
 
-use super::plan::BridgePlan;
-use crate::args::{PortName, Words};
 use crate::control::following;
 use crate::supervise::state::{BridgeId, KeptBridge, KeptPort, PortCounts, PortKind};
 
@@ -32,16 +31,39 @@ const LOOK: Duration = Duration::from_millis(5);
 /// A bridge whose ports are open.
 pub(crate) type Opened = (KeptBridge, [OwnedFd; 2]);
 
-/// Opens both ports of a bridge. What leaves through WAN gets `handle`, what leaves through LAN the one after it.
-pub(crate) fn open(plan: &BridgePlan, id: BridgeId, handle: u16) -> anyhow::Result<Opened> {
-    let (lan, lan_fd) = open_port(&plan.lan, &plan.down, following(handle))?;
-    let (wan, wan_fd) = open_port(&plan.wan, &plan.up, handle)?;
+/// Opens both ports of a bridge, through which is to leave what `configs` say, LAN first. What leaves through WAN gets
+/// `handle`, what leaves through LAN the one after it. What is held already is not opened again.
+pub(crate) fn open(
+    plan: &BridgePlan,
+    configs: [Config; 2],
+    id: BridgeId,
+    handle: u16,
+    held: impl Fn(&PortName) -> Option<(KeptPort, OwnedFd)>,
+) -> anyhow::Result<Opened> {
+    let port = |name: &PortName, config, handle| match held(name) {
+        Some((port, fd)) => Ok((fresh(port, config, handle), fd)),
+        None => open_port(name, config, handle),
+    };
+    let [down, up] = configs;
+    let (lan, lan_fd) = port(&plan.lan, down, following(handle))?;
+    let (wan, wan_fd) = port(&plan.wan, up, handle)?;
     let BridgePlan { coalesce, doorbell, .. } = *plan;
-    Ok((KeptBridge { id, ports: [lan, wan], coalesce, doorbell }, [lan_fd, wan_fd]))
+    let kept = KeptBridge { id, ports: [lan, wan], asked: configs, coalesce, doorbell };
+    Ok((kept, [lan_fd, wan_fd]))
 }
 
-/// Opens a port through which leaves what `words` say.
-fn open_port(name: &PortName, words: &Words, handle: u16) -> anyhow::Result<(KeptPort, OwnedFd)> {
+/// A port that is open, with another discipline.
+fn fresh(port: KeptPort, config: Config, handle: u16) -> KeptPort {
+    KeptPort { handle, state: cake(config), ..port }
+}
+
+/// CAKE that has not counted anything yet.
+pub(crate) fn cake(config: Config) -> State {
+    State::Cake { config, stats: Box::new(Stats::default()), queues: None }
+}
+
+/// Opens a port through which CAKE is to leave.
+fn open_port(name: &PortName, config: Config, handle: u16) -> anyhow::Result<(KeptPort, OwnedFd)> {
     let (name, kind, fd) = match name {
         PortName::Tap(device) => open_tap(name, device)?,
         PortName::Packet(device) => {
@@ -51,14 +73,12 @@ fn open_port(name: &PortName, words: &Words, handle: u16) -> anyhow::Result<(Kep
         }
     };
     let mtu = netlink::link(name.device()).map_or(USUAL_MTU, |link| link.mtu);
-    let config = Config::default().changed_by(&words.change);
-    let state = State::Cake { config, stats: Box::new(Stats::default()), queues: None };
     let port = KeptPort {
         name,
         kind,
         largest_frame: mtu + ETHERNET_LEN,
         handle,
-        state,
+        state: cake(config),
         counts: PortCounts::default(),
         lost: None,
     };

@@ -1,72 +1,72 @@
-//! What is to be run, as a value.
+//! Where a plan comes from: the arguments, or the file.
 //!
-//! Problem: it is said on the command line or in a file, looked at before anything is opened, and compared with what
-//! runs when the file has changed.
-//! Law: a plan that exists can be run as far as can be known without asking the system: its names are names of ports,
-//! its words mean something, no port is in it twice.
-//! Left out: the file ([`super::file`]), and whether the system has what is asked for ([`super::open`]).
+//! Law: whatever is wrong with either is told before anything is opened.
+//! Left out: what may stand in the file (`ucake_cli::config`).
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
 
-use ucake_cli::sandbox::User;
+use ucake_cli::config::{self, LONGEST};
+use ucake_cli::plan::{BridgePlan, ControlPlan, Plan};
 
-use crate::args::{Bell, Coalesce, PortName, RunArgs, Words};
+use crate::args::RunArgs;
 
-/// What is to be run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
-    /// One at least.
-    pub(crate) bridges: Vec<BridgePlan>,
-    /// Where it is to be shown and changed.
-    pub(crate) control: ControlPlan,
-    /// Whom frames are handled as.
-    pub(crate) user: User,
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlanError {
+    /// The file says nothing that could be run; where and why, with its name.
+    #[error("{0}")]
+    File(String),
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Unreadable {
+        /// Which.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The arguments ask for the impossible.
+    #[error("{0}")]
+    Arguments(String),
 }
 
-/// Two ports and what is to leave through them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BridgePlan {
-    /// On the side of the hosts.
-    pub(crate) lan: PortName,
-    /// On the side of the bottleneck.
-    pub(crate) wan: PortName,
-    /// CAKE for what leaves through `wan`.
-    pub(crate) up: Words,
-    /// CAKE for what leaves through `lan`.
-    pub(crate) down: Words,
-    /// Which frames are joined.
-    pub(crate) coalesce: Coalesce,
-    /// When a port sends.
-    pub(crate) doorbell: Bell,
-}
-
-/// Where the control socket is to be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ControlPlan {
-    /// Its path; the usual one if it is not said.
-    pub(crate) path: Option<PathBuf>,
-    /// Who may use it besides the owner.
-    pub(crate) group: Option<String>,
-}
-
-impl Plan {
-    /// What the arguments ask for.
-    ///
-    /// # Errors
-    /// They ask for the impossible; for people to read.
-    pub(crate) fn from_args(args: &RunArgs) -> Result<Self, String> {
-        let bridge = BridgePlan {
-            lan: args.lan.clone(),
-            wan: args.wan.clone(),
-            up: args.up.clone(),
-            down: args.down.clone(),
-            coalesce: args.coalesce,
-            doorbell: args.doorbell,
-        };
-        if bridge.lan.device() == bridge.wan.device() {
-            return Err(format!("LAN and WAN are both {}; give two different ports", bridge.lan));
+/// What the arguments ask for, or the file that they name.
+pub(crate) fn plan(args: &RunArgs) -> Result<Plan, PlanError> {
+    match (&args.config, &args.lan, &args.wan) {
+        (Some(path), ..) => read(path),
+        (None, Some(lan), Some(wan)) => {
+            if lan.device() == wan.device() {
+                let message = format!("LAN and WAN are both {lan}; give two different ports");
+                return Err(PlanError::Arguments(message));
+            }
+            let bridge = BridgePlan {
+                lan: lan.clone(),
+                wan: wan.clone(),
+                up: args.up.clone(),
+                down: args.down.clone(),
+                coalesce: args.coalesce,
+                doorbell: args.doorbell,
+            };
+            let control =
+                ControlPlan { path: args.control.clone(), group: args.control_group.clone() };
+            Ok(Plan { bridges: vec![bridge], control, ..Plan::default() })
         }
-        let control = ControlPlan { path: args.control.clone(), group: args.control_group.clone() };
-        Ok(Self { bridges: vec![bridge], control, user: args.user })
+        _ => Err(PlanError::Arguments("give LAN and WAN, or --config FILE".to_owned())),
     }
+}
+
+/// What a file asks for.
+pub(crate) fn read(path: &Path) -> Result<Plan, PlanError> {
+    let shown = path.display().to_string();
+    let bytes =
+        read_bytes(path).map_err(|source| PlanError::Unreadable { path: shown.clone(), source })?;
+    config::parse(&bytes).map_err(|error| PlanError::File(format!("{shown}:{error}")))
+}
+
+fn read_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // One more than is taken, for that to be noticed.
+    File::open(path)?.take(LONGEST as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

@@ -69,6 +69,9 @@ pub(crate) fn serve(end: OwnedFd, rights: Rights) -> anyhow::Result<()> {
             ignore_signals()?;
         }
         let whose = Whose::new(supervisor.unsigned_abs(), true);
+        if let Some(level) = kept.log {
+            crate::log::set_level(level);
+        }
         let work = Work::new(&kept, fds, whose)?;
         work.handle.set_supervision(kept.supervision);
         obey(work, &link).await
@@ -141,15 +144,25 @@ async fn beat(handle: Handle, link: Arc<Link>) {
 }
 
 /// Does what the supervisor says; ends the work when it says so or is gone.
-async fn take_orders(handle: Handle, link: Arc<Link>, last: Rc<RefCell<Option<Order>>>) {
+async fn take_orders(work: Handle, link: Arc<Link>, last: Rc<RefCell<Option<Order>>>) {
     loop {
         // What makes no sense is as bad as nobody there.
-        match link.next::<Order>().await.ok().flatten() {
-            Some(Order::Know(supervision)) => handle.set_supervision(supervision),
-            Some(Order::Show { lost }) => crate::print(&handle.table(Some(lost)).await),
+        let (order, fds) = match link.next_with::<Order>().await {
+            Ok(Some((order, fds))) => (Some(order), fds),
+            _ => (None, Vec::new()),
+        };
+        match order {
+            Some(Order::Configure { bridge, port, handle, config }) => {
+                work.configure(bridge, port, handle, config).await;
+            }
+            Some(Order::Remove(bridges)) => work.remove(&bridges).await,
+            Some(Order::Add(bridge)) => work.add(*bridge, fds),
+            Some(Order::Log(level)) => crate::log::set_level(level),
+            Some(Order::Know(supervision)) => work.set_supervision(supervision),
+            Some(Order::Show { lost }) => crate::print(&work.table(Some(lost)).await),
             order => {
                 *last.borrow_mut() = order;
-                return handle.stop();
+                return work.stop();
             }
         }
     }

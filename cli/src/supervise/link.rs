@@ -5,15 +5,18 @@
 //! Source: unix(7), `SOCK_SEQPACKET`: a message arrives whole or not at all, and the end of one side is seen by the
 //! other.
 //! Law: a message is JSON of a bounded length. Telling never waits: what there is no room for is told later.
-//! Descriptors come with the first message of all ([`super::handover`]) and from the supervisor only.
+//! Descriptors come from the supervisor only: with the first message of all ([`super::handover`]), and the ports of a
+//! bridge with the order to begin it.
 //! Left out: what is said ([`super::state`]).
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, send, sendmsg, socketpair,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,6 +25,8 @@ use tokio::net::UnixStream;
 
 /// Longest message: the statistics of a CAKE with eight tins have a tenth of it.
 const LONGEST: usize = 64 * 1024;
+/// Most descriptors with one: the ports of a bridge.
+const MOST: usize = 2;
 
 /// One end, at work on a tokio runtime.
 #[derive(Debug)]
@@ -43,20 +48,30 @@ impl Link {
         Ok(Self { socket: UnixStream::from_std(socket)? })
     }
 
-    /// The next message; `None` when the other side has ended.
+    /// The next message; `None` when the other side has ended. Descriptors that come along are closed.
     ///
     /// # Errors
     /// What came is no message, or the system refuses.
     pub(crate) async fn next<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
+        Ok(self.next_with().await?.map(|(message, _)| message))
+    }
+
+    /// The next message with its descriptors; `None` when the other side has ended.
+    ///
+    /// # Errors
+    /// What came is no message, or the system refuses.
+    pub(crate) async fn next_with<T: DeserializeOwned>(
+        &self,
+    ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let mut message = vec![0; LONGEST];
         loop {
             self.socket.readable().await?;
-            let read = || Ok(recv(&self.socket, &mut message[..], RecvFlags::empty())?.0);
+            let read = || receive(&self.socket, &mut message);
             match self.socket.try_io(Interest::READABLE, read) {
-                Ok(0) => return Ok(None),
-                Ok(len) => {
+                Ok((0, _)) => return Ok(None),
+                Ok((len, fds)) => {
                     let message = message.get(..len).unwrap_or_default();
-                    return Ok(Some(serde_json::from_slice(message)?));
+                    return Ok(Some((serde_json::from_slice(message)?, fds)));
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
@@ -66,6 +81,26 @@ impl Link {
                 },
             }
         }
+    }
+
+    /// Tells, with descriptors.
+    ///
+    /// # Errors
+    /// As [`Self::tell`].
+    pub(crate) fn tell_with(
+        &self,
+        message: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let text = serde_json::to_string(message)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        sendmsg(&self.socket, &[IoSlice::new(text.as_bytes())], &mut control, flags)?;
+        Ok(())
     }
 
     /// Tells, if there is room.
@@ -85,6 +120,21 @@ impl Link {
         send(&self.socket, message.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
         Ok(())
     }
+}
+
+/// Bytes of a message and what came along.
+fn receive(socket: impl AsFd, message: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(message)], &mut control, flags)?;
+    let mut fds = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = part {
+            fds.extend(more);
+        }
+    }
+    Ok((received.bytes, fds))
 }
 
 impl AsFd for Link {

@@ -13,6 +13,8 @@ mod data;
 mod handover;
 mod health;
 mod link;
+mod reload;
+mod service;
 pub(crate) mod state;
 mod upgrade;
 mod worker;
@@ -33,6 +35,7 @@ use crate::work;
 pub(crate) use data::main as data;
 use health::{Health, Mode};
 use link::Link;
+use reload::Reload;
 use state::{Kept, KeptBridge, News, Order};
 pub(crate) use upgrade::{ask as ask_to_upgrade, resume};
 use worker::Worker;
@@ -77,6 +80,7 @@ pub(crate) fn run(
             candidate: None,
             relay_pause: RELAY_PAUSE,
             told_of_rights: false,
+            told_ready: false,
         };
         supervisor.run().await
     })?;
@@ -96,6 +100,8 @@ struct Supervisor {
     relay_pause: Duration,
     /// Whether it was said which rights could not be given up.
     told_of_rights: bool,
+    /// Whether whoever started us knows that we work.
+    told_ready: bool,
 }
 
 /// Why somebody does the work no longer.
@@ -169,6 +175,8 @@ impl Supervisor {
                 news = link.next::<News>() => match news {
                     Ok(Some(News::Alive)) => {
                         (missed, self.relay_pause) = (0, RELAY_PAUSE);
+                        service::ready_once(&mut self.told_ready);
+                        service::alive();
                         if told.is_none() { patience = SILENCE; }
                     }
                     Ok(Some(News::Sandboxed(report))) => self.tell_of_rights(&report),
@@ -194,8 +202,14 @@ impl Supervisor {
                     (Asked::Show, _) => order(link, &Order::Show { lost: self.lost() }),
                     (Asked::Stop, false) => {
                         (missed, patience, told) = (0, STOP, Some(End::Stopped));
+                        service::stopping();
                         order(link, &Order::Stop { lost: self.lost() });
                     }
+                    (Asked::Reload, true) => {}
+                    (Asked::Reload, false) => if let Err(error) = self.reload(link) {
+                        warn!(%error, "the data process does not listen");
+                        break End::Hung;
+                    },
                     (Asked::Upgrade, false) => self.try_candidate(),
                     (Asked::Upgrade, true) => {}
                 },
@@ -229,6 +243,34 @@ impl Supervisor {
             }
         }
         end
+    }
+
+    /// Reads the file again and has done what is new in it; or says why not, and changes nothing.
+    ///
+    /// # Errors
+    /// The data process takes no orders. It is known what the next one is to do.
+    fn reload(&mut self, link: &Link) -> std::io::Result<()> {
+        service::reloading();
+        let outcome = match reload::reload(&self.kept, &self.ports) {
+            Ok(reload) => {
+                let Reload { kept, ports, orders } = reload;
+                if kept.log != self.kept.log {
+                    kept.log.into_iter().for_each(crate::log::set_level);
+                }
+                (self.kept, self.ports) = (kept, ports);
+                info!(changes = orders.len(), "the configuration was read again");
+                orders.iter().try_for_each(|(order, fds)| {
+                    let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+                    link.tell_with(order, &fds)
+                })
+            }
+            Err(error) => {
+                warn!(reason = %crate::explain(&error), "nothing is changed");
+                Ok(())
+            }
+        };
+        service::ready();
+        outcome
     }
 
     /// What each port's device lost before it was read, by now.
@@ -314,12 +356,14 @@ enum Asked {
     Show,
     Stop,
     Upgrade,
+    Reload,
 }
 
-/// SIGUSR1: the table; SIGUSR2: an upgrade; SIGINT, SIGTERM: the end.
+/// SIGUSR1: the table; SIGUSR2: an upgrade; SIGHUP: the file is read again; SIGINT, SIGTERM: the end.
 struct Signals {
     show: Signal,
     upgrade: Signal,
+    reload: Signal,
     interrupt: Signal,
     terminate: Signal,
 }
@@ -330,6 +374,7 @@ impl Signals {
         Ok(Self {
             show: signal(SignalKind::user_defined1())?,
             upgrade: signal(SignalKind::user_defined2())?,
+            reload: signal(SignalKind::hangup())?,
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
         })
@@ -339,6 +384,7 @@ impl Signals {
         tokio::select! {
             _ = self.show.recv() => Asked::Show,
             _ = self.upgrade.recv() => Asked::Upgrade,
+            _ = self.reload.recv() => Asked::Reload,
             _ = self.interrupt.recv() => Asked::Stop,
             _ = self.terminate.recv() => Asked::Stop,
         }

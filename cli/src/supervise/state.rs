@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 use ucake::dql::DqlStats;
 use ucake::io::driver::PortSnapshot;
 use ucake::io::port::Counters;
+use ucake::qdisc::Config;
 use ucake::time::Span;
+use ucake_cli::plan::{Bell, Coalesce, ControlPlan, LogLevel, PortName};
 use ucake_cli::protocol::{State, Supervision};
 use ucake_cli::sandbox::{Report, User};
 
-use crate::args::{Bell, Coalesce, PortName};
 use crate::work::Lost;
 
 /// How often the data process says that it is alive, and what it counted: what is lost of the counts at most.
@@ -38,6 +39,12 @@ pub(crate) struct Kept {
     pub(crate) program: PathBuf,
     /// What it was started with.
     pub(crate) arguments: Vec<String>,
+    /// The file that says what to run, if one does.
+    pub(crate) config: Option<PathBuf>,
+    /// Where that wants the control socket.
+    pub(crate) control: ControlPlan,
+    /// What is logged, if the file says so.
+    pub(crate) log: Option<LogLevel>,
     /// Whom the data process is to be.
     pub(crate) user: User,
     /// The path of the control socket, if there is one.
@@ -55,6 +62,8 @@ pub(crate) struct KeptBridge {
     pub(crate) id: BridgeId,
     /// On the side of the hosts, then on the side of the bottleneck.
     pub(crate) ports: [KeptPort; 2],
+    /// What was last asked for to leave through them, whatever it was changed to since.
+    pub(crate) asked: [Config; 2],
     /// Which frames are joined.
     pub(crate) coalesce: Coalesce,
     /// When a port sends.
@@ -171,8 +180,25 @@ pub(crate) struct PortNews {
 }
 
 /// What the data process is told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Order {
+    /// What leaves through a port is to be CAKE of exactly this kind.
+    Configure {
+        /// Which bridge.
+        bridge: BridgeId,
+        /// Number of the port.
+        port: usize,
+        /// The handle if there is none.
+        handle: u16,
+        /// What it is to be.
+        config: Config,
+    },
+    /// These bridges end once what is queued in them has left.
+    Remove(Vec<BridgeId>),
+    /// This bridge begins; its ports come along.
+    Add(Box<KeptBridge>),
+    /// Log this much.
+    Log(LogLevel),
     /// Tell it to whoever asks.
     Know(Supervision),
     /// Print the statistics.
@@ -233,7 +259,7 @@ impl Kept {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use ucake::qdisc::{Config, FifoStats, Stats};
+    use ucake::qdisc::{FifoStats, Stats};
 
     use super::*;
 
@@ -252,11 +278,15 @@ pub(super) mod tests {
             version: VERSION,
             program: "/usr/bin/ucake".into(),
             arguments: vec!["run".into()],
+            config: None,
+            control: ControlPlan::default(),
+            log: None,
             user: User::NOBODY,
             socket: Some("/run/ucake/control.sock".into()),
             bridges: vec![KeptBridge {
                 id: 0,
                 ports,
+                asked: [Config::default(); 2],
                 coalesce: Coalesce::Exact,
                 doorbell: Bell::Batch,
             }],

@@ -109,6 +109,18 @@ impl WordError {
     }
 }
 
+impl WordError {
+    /// Where the culprit stands, in bytes of the line.
+    pub fn span(&self) -> std::ops::Range<usize> {
+        self.start..self.end
+    }
+
+    /// What to type instead.
+    pub fn hint(&self) -> String {
+        fmt::from_fn(|f| self.problem.write_hint(f)).to_string()
+    }
+}
+
 impl std::error::Error for WordError {}
 
 impl fmt::Display for WordError {

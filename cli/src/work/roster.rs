@@ -103,6 +103,11 @@ impl Roster {
         self.lock().clone()
     }
 
+    /// The one of this number.
+    pub(super) fn member(&self, id: BridgeId) -> Option<Member> {
+        self.lock().iter().find(|member| member.id == id).cloned()
+    }
+
     /// The bridge that a port of this name belongs to, and the number of the port in it.
     pub(crate) fn find(&self, name: &str) -> Option<(Member, usize)> {
         self.lock().iter().find_map(|member| {

@@ -1,0 +1,324 @@
+//! A configuration file that is changed while frames go through.
+//!
+//! Where namespaces or taps are not to be had the tests say SKIPPED; with `UCAKE_REQUIRE_NETNS=1` they fail.
+
+use std::fs::{self, File};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use assert_cmd::cargo::cargo_bin;
+use rustix::process::{Pid, Signal, kill_process};
+use ucake::io::namespace::Namespace;
+use ucake::io::netlink::{self, LinkOptions};
+use ucake::io::tap::{Tap, TapOptions};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1));
+const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 78, 0, 2));
+const FIRST: &str = "[[bridge]]\nlan = \"tap:lan0\"\nwan = \"tap:wan0\"\n";
+const SECOND: &str = "[[bridge]]\nlan = \"tap:lan1\"\nwan = \"tap:wan1\"\n";
+
+/// A running ucake with a file, between two ends that talk.
+struct World {
+    ends: [Namespace; 2],
+    middle: Namespace,
+    directory: PathBuf,
+    /// What the service manager hears.
+    told: Arc<Mutex<Vec<String>>>,
+    ucake: Child,
+}
+
+impl World {
+    /// `None`, aloud, where there can be none.
+    fn new(file: &str) -> Option<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let middle = Namespace::new("middle").map_err(|error| error.to_string());
+        let usable = middle.and_then(|middle| {
+            let probe = middle.run(|| Tap::open("probe", &TapOptions::default()).map(drop));
+            probe.map(|()| middle).map_err(|error| error.to_string())
+        });
+        let middle = usable
+            .inspect_err(|reason| {
+                let required = std::env::var_os("UCAKE_REQUIRE_NETNS").is_some_and(|v| v == "1");
+                assert!(!required, "UCAKE_REQUIRE_NETNS=1, but: {reason}");
+                eprintln!("SKIPPED, nothing was tested: {reason}");
+            })
+            .ok()?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory =
+            std::env::temp_dir().join(format!("ucake-reload-{}-{number}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a directory");
+        let manager = UnixDatagram::bind(directory.join("notify")).expect("there is nothing");
+        let log = File::create(directory.join("log")).expect("a file");
+        let mut command = Command::new(cargo_bin("ucake"));
+        command.arg("run").arg("--config").arg(directory.join("ucake.toml"));
+        command.env("WATCHDOG_USEC", "10000000");
+        command.env("NOTIFY_SOCKET", directory.join("notify")).env("RUST_LOG", "info");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let text = with_socket(&directory, file);
+        fs::write(directory.join("ucake.toml"), text).expect("a file");
+        let ucake = middle.run(move || command.spawn()).expect("a program");
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let hears = Arc::clone(&told);
+        thread::spawn(move || {
+            let mut message = [0; 1000];
+            while let Ok(len) = manager.recv(&mut message) {
+                let text = String::from_utf8_lossy(&message[..len]).trim().to_owned();
+                hears.lock().expect("nobody panics").push(text);
+            }
+        });
+        Self::await_told(&told, "READY=1");
+        let ends = [("lan0", CLIENT), ("wan0", SERVER)].map(|(device, address)| {
+            let end = Namespace::new(device).expect("as before");
+            let file = end.file().expect("it lives");
+            middle.run(move || netlink::move_to(device, &file)).expect("it is there");
+            end.run(move || {
+                let addresses = vec![(address, 24)];
+                let options = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
+                netlink::configure(device, &options).expect("it obeys");
+            });
+            end
+        });
+        Some(Self { ends, middle, directory, told, ucake })
+    }
+
+    /// Waits for the service manager to be told something, and forgets all before it.
+    fn await_told(told: &Mutex<Vec<String>>, what: &str) {
+        await_that(what, || {
+            let mut told = told.lock().expect("nobody panics");
+            let place = told.iter().position(|text| text.contains(what));
+            place.map(|place| told.drain(..=place).count()).is_some()
+        });
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.ucake.id().try_into().expect("a number")).expect("not zero")
+    }
+
+    /// Has another file read.
+    fn reload(&self, file: &str) {
+        // As editors do it: whole.
+        let new = self.directory.join("new");
+        fs::write(&new, with_socket(&self.directory, file)).expect("a file");
+        fs::rename(&new, self.directory.join("ucake.toml")).expect("a file");
+        kill_process(self.pid(), Signal::HUP).expect("it runs");
+    }
+
+    fn shown(&self) -> String {
+        let mut command = Command::new(cargo_bin("ucake"));
+        command.arg("--control").arg(self.directory.join("control.sock"));
+        let output = command.args(["qdisc", "show"]).output().expect("the binary was built");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn await_shown(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
+        let mut shown = self.shown();
+        let begun = Instant::now();
+        while !so(&shown) {
+            assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}: {shown}");
+            shown = self.shown();
+        }
+        shown
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory.join("log")).expect("our file")
+    }
+
+    /// The number of a device, wherever it is.
+    fn index_of(&self, device: &'static str) -> Option<u32> {
+        let index = |namespace: &Namespace| {
+            namespace.run(move || netlink::link(device).ok().map(|link| link.index))
+        };
+        [&self.middle, &self.ends[0], &self.ends[1]].into_iter().find_map(index)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.ucake.kill();
+        let _ = self.ucake.wait();
+        if thread::panicking() {
+            eprintln!("its log:\n{}", self.log());
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn with_socket(directory: &std::path::Path, file: &str) -> String {
+    format!("[control]\nsocket = \"{}/control.sock\"\n{file}", directory.display())
+}
+
+fn await_that(what: &str, mut so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Numbered datagrams from client to server until stopped.
+struct Stream {
+    stop: Arc<AtomicBool>,
+    sender: JoinHandle<u32>,
+    receiver: JoinHandle<Vec<u32>>,
+}
+
+impl Stream {
+    fn start([client, server]: &[Namespace; 2]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let bind = |address| move || UdpSocket::bind(SocketAddr::new(address, 7000));
+        let to = server.run(bind(SERVER)).expect("a socket");
+        let from = client.run(bind(CLIENT)).expect("a socket");
+        to.set_read_timeout(Some(Duration::from_secs(2))).expect("more than nothing");
+        let receiver = thread::spawn(move || {
+            let (mut seen, mut datagram) = (Vec::new(), [0; 1000]);
+            while let Ok(len) = to.recv(&mut datagram) {
+                let number = datagram[..len].first_chunk().expect("four bytes");
+                match u32::from_be_bytes(*number) {
+                    u32::MAX => break,
+                    number => seen.push(number),
+                }
+            }
+            seen
+        });
+        let stopped = Arc::clone(&stop);
+        let sender = thread::spawn(move || {
+            let mut number = 0_u32;
+            let send = |number: u32| {
+                let mut datagram = [0; 1000];
+                datagram[..4].copy_from_slice(&number.to_be_bytes());
+                let _ = from.send_to(&datagram, SocketAddr::new(SERVER, 7000));
+            };
+            while !stopped.load(Ordering::Relaxed) {
+                for _ in 0..4 {
+                    send(number);
+                    number += 1;
+                }
+                thread::sleep(Duration::from_millis(4));
+            }
+            send(u32::MAX);
+            number
+        });
+        Self { stop, sender, receiver }
+    }
+
+    /// All that was sent has arrived, in order; how much that was.
+    fn arrived(self) -> usize {
+        self.stop.store(true, Ordering::Relaxed);
+        let sent = self.sender.join().expect("it only sends");
+        let seen = self.receiver.join().expect("it only receives");
+        let first_wrong = seen.iter().zip(0..).find(|(seen, number)| **seen != *number);
+        assert_eq!((first_wrong, seen.len()), (None, sent as usize), "lost or reordered");
+        seen.len()
+    }
+}
+
+#[test]
+fn other_words_count_at_once_and_no_packet_is_lost_or_overtaken() {
+    let Some(world) = World::new(&format!("{FIRST}up = \"bandwidth 50mbit\"\n")) else { return };
+    let stream = Stream::start(&world.ends);
+    for round in 0..10 {
+        for (words, mark) in [
+            ("bandwidth 40mbit diffserv8", "bandwidth 40Mbit diffserv8"),
+            ("besteffort rtt 30ms overhead 18", "bandwidth unlimited besteffort"),
+            ("bandwidth 9mbit docsis ingress", "bandwidth 9Mbit diffserv3"),
+        ] {
+            // What comes meanwhile crosses under these words.
+            thread::sleep(Duration::from_millis(20));
+            world.reload(&format!("{FIRST}up = \"{words}\"\n"));
+            let shown = world.await_shown(mark, |shown| shown.contains(mark));
+            let overhead = shown.contains("overhead 18");
+            assert_eq!(overhead, !words.contains("40mbit"), "{round}: nothing else stays: {shown}");
+        }
+    }
+    // Handles tell that it is the same discipline as ever.
+    assert!(world.shown().contains("qdisc cake 8001:"), "{}", world.shown());
+    assert!(stream.arrived() > 500, "that was no traffic");
+}
+
+#[test]
+fn a_file_that_is_wrong_changes_nothing_and_the_log_says_where() {
+    let good = format!("{FIRST}up = \"bandwidth 50mbit\"\n");
+    let Some(world) = World::new(&good) else { return };
+    let stream = Stream::start(&world.ends);
+    let before = world.shown();
+    for (file, reason) in [
+        (
+            format!("{FIRST}up = \"bandwidth 5mbit\"\ndwon = \"\"\n"),
+            "ucake.toml:7:1: there is no key",
+        ),
+        (format!("{FIRST}up = \"bandwidth 5mbot\"\n"), "ucake.toml:6:17: Illegal"),
+        (
+            format!("{FIRST}up = \"bandwidth 5mbit\"\n{SECOND}").replace("tap:wan1", "packet:none"),
+            "none",
+        ),
+        (String::new(), "there is no bridge"),
+    ] {
+        world.reload(&file);
+        await_that(reason, || {
+            world.log().lines().any(|line| line.contains("nothing is changed"))
+                && world.log().contains(reason)
+        });
+        assert_eq!(world.shown(), before);
+    }
+    assert_eq!(world.index_of("lan1"), None, "what was opened in vain is closed");
+    stream.arrived();
+}
+
+#[test]
+fn bridges_come_and_go_and_others_do_not_notice() {
+    let Some(world) = World::new(FIRST) else { return };
+    let stream = Stream::start(&world.ends);
+    let lan0 = world.index_of("lan0");
+    let has = |device: &'static str| move |shown: &str| shown.contains(device);
+    for _ in 0..3 {
+        world.reload(&format!("{SECOND}down = \"bandwidth 7mbit\"\n{FIRST}"));
+        let shown = world.await_shown("the second", has("lan1"));
+        assert!(shown.contains("bandwidth 7Mbit") && shown.contains("wan0"), "{shown}");
+        // One port of it stays what it is.
+        let lan1 = world.index_of("lan1");
+        world.reload(&format!("{FIRST}{}", SECOND.replace("wan1", "wan2")));
+        world.await_shown("the third", |shown| shown.contains("wan2") && shown.contains("lan1"));
+        await_that("the end of a port", || world.index_of("wan1").is_none());
+        assert_eq!(world.index_of("lan1"), lan1);
+        world.reload(FIRST);
+        world.await_shown("the end of the second", |shown| !shown.contains("lan1"));
+        await_that("the end of its ports", || world.index_of("lan1").is_none());
+    }
+    assert_eq!(world.index_of("lan0"), lan0);
+    assert!(stream.arrived() > 100);
+}
+
+#[test]
+fn what_was_read_last_counts_after_the_data_process_was_killed() {
+    let Some(world) = World::new(FIRST) else { return };
+    world.reload(&format!("{FIRST}up = \"bandwidth 6mbit\"\n{SECOND}"));
+    let so = |shown: &str| shown.contains("bandwidth 6Mbit") && shown.contains("wan1");
+    world.await_shown("both", so);
+    let children = format!("/proc/{0}/task/{0}/children", world.ucake.id());
+    let data = fs::read_to_string(children).expect("it runs");
+    let data = Pid::from_raw(data.trim().parse().expect("one")).expect("not zero");
+    kill_process(data, Signal::KILL).expect("its child");
+    await_that("a word of it", || world.log().contains("another one goes on"));
+    world.await_shown("both", so);
+}
+
+#[test]
+fn a_service_manager_is_told_how_it_goes() {
+    let Some(world) = World::new(FIRST) else { return };
+    let await_told = |what: &str| World::await_told(&world.told, what);
+    await_told("WATCHDOG=1");
+    world.reload(&format!("{FIRST}up = \"bandwidth 6mbit\"\n"));
+    await_told("RELOADING=1");
+    await_told("READY=1");
+    kill_process(world.pid(), Signal::TERM).expect("it runs");
+    await_told("STOPPING=1");
+}
