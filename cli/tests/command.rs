@@ -193,8 +193,9 @@ fn run_shapes_prints_and_stops_as_told() {
     let args = &["run", "tap:lan0", "tap:wan0", "--up", "bandwidth 20mbit", "--down", "lan"];
     let mut child = started(&namespace, args);
     await_device(&namespace, "wan0");
-    // The handlers are in place soon after the device is.
-    thread::sleep(Duration::from_millis(300));
+    // The handlers are in place soon after the device is; where another ucake has the usual socket, that is tried for
+    // 300 ms first.
+    thread::sleep(Duration::from_millis(800));
     signal(&child, Signal::USR1);
     let mut first = [0; 24];
     child.stdout.as_mut().expect("piped").read_exact(&mut first).expect("the table comes");

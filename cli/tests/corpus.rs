@@ -45,6 +45,11 @@ fn the_kept_lines_are_read() {
 }
 
 #[test]
+fn the_kept_files_are_read() {
+    replay("config");
+}
+
+#[test]
 fn the_kept_operations_keep_the_books() {
     replay("ops");
 }

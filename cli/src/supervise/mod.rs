@@ -63,6 +63,8 @@ pub(crate) fn run(
     ports: Vec<OwnedFd>,
     socket: Option<Socket>,
 ) -> anyhow::Result<ExitCode> {
+    // After an upgrade nobody has done so yet.
+    kept.log.into_iter().for_each(crate::log::set_level);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     if let Err(error) = inherited::keep_from_children() {
         debug!(%error, "the data process gets whatever was open when we were started");

@@ -7,6 +7,7 @@
 
 mod ack_filter;
 mod bytes;
+mod config;
 mod dissect;
 mod ops;
 mod protocol;
@@ -14,6 +15,7 @@ mod split;
 mod words;
 
 pub use ack_filter::ack_filter;
+pub use config::config;
 pub use dissect::dissect;
 pub use ops::ops;
 pub use protocol::protocol;
@@ -25,8 +27,9 @@ pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is that of its corpus too.
 #[allow(dead_code, reason = "the fuzzer calls them one by one")]
-pub const ALL: [(&str, Target); 6] = [
+pub const ALL: [(&str, Target); 7] = [
     ("ack_filter", ack_filter),
+    ("config", config),
     ("dissect", dissect),
     ("ops", ops),
     ("protocol", protocol),
