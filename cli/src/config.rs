@@ -353,7 +353,7 @@ struct WrittenBridge<'a> {
 pub fn write(plan: &Plan) -> String {
     let ControlPlan { path, group } = &plan.control;
     let control = (path.is_some() || group.is_some())
-        .then(|| WrittenControl { socket: path.as_ref(), group: group.as_ref() });
+        .then_some(WrittenControl { socket: path.as_ref(), group: group.as_ref() });
     let bridge = plan.bridges.iter().map(|bridge| WrittenBridge {
         lan: bridge.lan.to_string(),
         wan: bridge.wan.to_string(),
