@@ -95,7 +95,7 @@ pub enum Reply {
     },
     /// To [`Request::Ports`].
     Ports {
-        /// Both of them, the one on the side of the hosts first.
+        /// Of each bridge both, the one on the side of the hosts first.
         ports: Vec<PortLine>,
     },
     /// To [`Request::Show`].

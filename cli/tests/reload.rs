@@ -298,6 +298,20 @@ fn bridges_come_and_go_and_others_do_not_notice() {
 }
 
 #[test]
+fn a_bridge_that_loses_a_device_ends_and_the_others_go_on() {
+    let Some(world) = World::new(&format!("{FIRST}{SECOND}")) else { return };
+    let stream = Stream::start(&world.ends);
+    world.await_shown("both", |shown| shown.contains("wan1") && shown.contains("wan0"));
+    world.middle.run(|| netlink::delete("wan1")).expect("it is there");
+    world.await_shown("the end of one", |shown| !shown.contains("wan1"));
+    assert!(world.log().contains("a bridge ended"), "{}", world.log());
+    // Nobody else did.
+    assert!(!world.log().contains("another one goes on"), "{}", world.log());
+    assert!(world.shown().contains("wan0"));
+    assert!(stream.arrived() > 0);
+}
+
+#[test]
 fn what_was_read_last_counts_after_the_data_process_was_killed() {
     let Some(world) = World::new(FIRST) else { return };
     world.reload(&format!("{FIRST}up = \"bandwidth 6mbit\"\n{SECOND}"));
