@@ -9,11 +9,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use assert_cmd::cargo::cargo_bin;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value as Json;
 use ucake::io::namespace::Namespace;
 use ucake::io::netlink::{self, LinkOptions};
 use ucake::io::tap::{Tap, TapOptions};
+
+mod world;
+
+use world::{signal, stage, text};
 
 fn ucake(args: &[&str]) -> Command {
     let mut command = Command::new(cargo_bin("ucake"));
@@ -26,31 +30,16 @@ fn finished(args: &[&str]) -> Output {
 }
 
 fn stdout(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
+    text(&output.stdout)
 }
 
 fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// A namespace to work in, or none and a word about it.
-fn namespace() -> Option<Namespace> {
-    let namespace = Namespace::new("test");
-    let usable = namespace.map_err(|error| error.to_string()).and_then(|namespace| {
-        let tap = namespace.run(|| Tap::open("probe", &TapOptions::default()));
-        tap.map(|_| namespace).map_err(|error| error.to_string())
-    });
-    usable.inspect_err(|error| eprintln!("SKIPPED: {error}")).ok()
+    text(&output.stderr)
 }
 
 /// Starts the command inside.
 fn started(namespace: &Namespace, args: &'static [&'static str]) -> Child {
     namespace.run(|| ucake(args).spawn()).expect("the binary was built")
-}
-
-fn signal(child: &Child, signal: Signal) {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("it has an id");
-    kill_process(pid, signal).expect("it is our child");
 }
 
 /// Waits until there is such a device.
@@ -145,7 +134,7 @@ fn help_goes_to_standard_output() {
 
 #[test]
 fn the_laboratory_shows_the_disease_and_the_cure() {
-    let Some(namespace) = namespace() else { return };
+    let Some(namespace) = stage() else { return };
     let args = &["lab", "--rate", "10mbit", "--seconds", "3", "--json", "-"];
     let output = ended_within(Duration::from_secs(60), started(&namespace, args));
     assert!(output.status.success(), "{}", stderr(&output));
@@ -176,7 +165,7 @@ fn ended_within(patience: Duration, child: Child) -> Output {
 
 #[test]
 fn the_laboratory_stops_when_told_with_what_it_has() {
-    let Some(namespace) = namespace() else { return };
+    let Some(namespace) = stage() else { return };
     let child = started(&namespace, &["lab", "--seconds", "3600", "--json", "-"]);
     // Idle, warm-up, and a second to measure in.
     thread::sleep(Duration::from_secs(6));
@@ -189,7 +178,7 @@ fn the_laboratory_stops_when_told_with_what_it_has() {
 
 #[test]
 fn run_shapes_prints_and_stops_as_told() {
-    let Some(namespace) = namespace() else { return };
+    let Some(namespace) = stage() else { return };
     let args = &["run", "tap:lan0", "tap:wan0", "--up", "bandwidth 20mbit", "--down", "lan"];
     let mut child = started(&namespace, args);
     await_device(&namespace, "wan0");
@@ -213,7 +202,7 @@ fn run_shapes_prints_and_stops_as_told() {
 
 #[test]
 fn a_device_removed_while_running_is_named() {
-    let Some(namespace) = namespace() else { return };
+    let Some(namespace) = stage() else { return };
     let child = started(&namespace, &["run", "tap:lan0", "tap:wan0"]);
     await_device(&namespace, "wan0");
     thread::sleep(Duration::from_millis(300));
@@ -225,7 +214,7 @@ fn a_device_removed_while_running_is_named() {
 
 #[test]
 fn a_tap_that_somebody_holds_is_named_and_nothing_is_left() {
-    let Some(namespace) = namespace() else { return };
+    let Some(namespace) = stage() else { return };
     let held = namespace.run(|| Tap::open("wan0", &TapOptions::default())).expect("root may");
     let output = ended(started(&namespace, &["run", "tap:lan0", "tap:wan0"]));
     assert_eq!(output.status.code(), Some(1));
@@ -236,7 +225,7 @@ fn a_tap_that_somebody_holds_is_named_and_nothing_is_left() {
 
 #[test]
 fn a_device_that_cannot_be_bridged_is_refused_in_one_line() {
-    let Some(namespace) = namespace() else { return };
+    let Some(namespace) = stage() else { return };
     for (device, reason) in [
         ("packet:eth9", "cannot open eth9: there is no network device of that name here"),
         ("packet:lo", "cannot open lo: it is loopback"),
@@ -254,7 +243,7 @@ fn a_device_that_cannot_be_bridged_is_refused_in_one_line() {
 fn a_flood_of_small_packets_both_ways_leaves_descriptors_and_memory_bounded() {
     /// Kibibytes: buffers of 8 MiB in each of two sockets do not count as the process's own, its pool does.
     const MOST_GROWTH: u64 = 64 * 1024;
-    let Some(namespace) = namespace() else { return };
+    let Some(namespace) = stage() else { return };
     namespace.run(|| {
         for (near, far, host) in [("left", "lan0", 1), ("right", "wan0", 2)] {
             netlink::add_veth(near, far).expect("this kernel has veth");

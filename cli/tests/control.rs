@@ -7,9 +7,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self};
+use std::thread;
 use std::time::Duration;
 
 use assert_cmd::cargo::cargo_bin;
@@ -17,7 +15,7 @@ use ucake_cli::protocol::{self, Class, Reply, Request};
 
 mod world;
 
-use world::{CLIENT, Load, PATIENCE, SERVER, Talker, World, await_that, text};
+use world::{CLIENT, Curious, Load, PATIENCE, SERVER, Talker, World, await_that, text};
 
 const DEFAULTS: &str = "diffserv3 triple-isolate nonat nowash no-ack-filter split-gso";
 
@@ -447,25 +445,9 @@ fn sixty_four_clients_that_want_statistics_ten_times_a_second_cost_no_packet() {
     let ends = world.ends();
     let load = Load::start(&ends);
     load.goes_on_for(200_000);
-    let stop = Arc::new(AtomicBool::new(false));
-    let curious = (0..64).map(|_| {
-        let (mut talker, stop) = (world.connect(), Arc::clone(&stop));
-        thread::spawn(move || {
-            let mut answers = 0_u32;
-            while !stop.load(Ordering::Relaxed) {
-                let reply = talker.ask(&Request::Show { port: None, queues: false });
-                answers += u32::from(matches!(reply, Reply::Shown { .. }));
-                thread::sleep(Duration::from_millis(100));
-            }
-            answers
-        })
-    });
-    let curious: Vec<_> = curious.collect();
+    let curious = Curious::start(&world);
     load.goes_on_for(6_000_000);
-    stop.store(true, Ordering::Relaxed);
-    for thread in curious {
-        assert!(thread.join().expect("it was answered") > 0);
-    }
+    assert!(curious.stop().into_iter().all(|answers| answers > 0));
     load.goes_on_for(200_000);
     let shown = world.done("-s qdisc show dev wan0");
     assert!(!shown.contains(" Sent 0 bytes"), "{shown}");

@@ -3,13 +3,13 @@
 //! Where namespaces or taps are not to be had the tests say SKIPPED; with `UCAKE_REQUIRE_NETNS=1` they fail.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,14 @@ use assert_cmd::cargo::cargo_bin;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use ucake::io::namespace::Namespace;
 use ucake::io::netlink::{self, LinkOptions};
-use ucake::io::tap::{Tap, TapOptions};
 use ucake_cli::protocol::{self, Reply, Request, State, Supervision};
 
-const PATIENCE: Duration = Duration::from_secs(20);
-const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 79, 0, 1));
-const SERVER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 79, 0, 2));
+mod world;
+
+use world::{
+    CLIENT, Load, PATIENCE, SERVER, await_that, directory, ends_of, pid, signal, stage, text,
+};
+
 /// Traffic has to be back in this time after a data process was killed.
 const BACK: Duration = Duration::from_millis(200);
 
@@ -50,26 +52,10 @@ impl World {
     }
 
     fn with(kind: Kind, words: &str, more: &[&str]) -> Option<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let middle = Namespace::new("middle").map_err(|error| error.to_string());
-        let usable = middle.and_then(|middle| {
-            let probe = middle.run(|| Tap::open("probe", &TapOptions::default()).map(drop));
-            probe.map(|()| middle).map_err(|error| error.to_string())
-        });
-        let middle = usable
-            .inspect_err(|reason| {
-                let required = std::env::var_os("UCAKE_REQUIRE_NETNS").is_some_and(|v| v == "1");
-                assert!(!required, "UCAKE_REQUIRE_NETNS=1, but: {reason}");
-                eprintln!("SKIPPED, nothing was tested: {reason}");
-            })
-            .ok()?;
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ucake-survival-{}-{number}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        fs::create_dir_all(&directory).expect("a directory");
+        let (middle, directory) = (stage()?, directory());
         // A copy of its own, to be exchanged.
         let program = directory.join("ucake");
-        fs::copy(cargo_bin("ucake"), &program).expect("the binary was built");
+        copy(&cargo_bin("ucake"), &program);
         let mut command = Command::new(&program);
         let ports = match kind {
             Kind::Taps => ["tap:lan0", "tap:wan0"],
@@ -84,17 +70,7 @@ impl World {
         let ucake = Some(middle.run(move || command.spawn()).expect("a program"));
         await_that("an answer", || UnixStream::connect(directory.join("control.sock")).is_ok());
         let far = if kind == Kind::Taps { ["lan0", "wan0"] } else { ["lan0-far", "wan0-far"] };
-        let ends = [(far[0], CLIENT), (far[1], SERVER)].map(|(device, address)| {
-            let end = Namespace::new(device).expect("as before");
-            let file = end.file().expect("it lives");
-            middle.run(move || netlink::move_to(device, &file)).expect("it is there");
-            end.run(move || {
-                let addresses = vec![(address, 24)];
-                let options = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
-                netlink::configure(device, &options).expect("it obeys");
-            });
-            end
-        });
+        let ends = ends_of(&middle, far);
         Some(Self { ends, _middle: middle, directory, program, ucake })
     }
 
@@ -177,7 +153,7 @@ impl World {
     /// Stops ucake; what it said on both streams.
     fn stop(&mut self) -> (String, String) {
         let child = self.ucake.take().expect("it runs");
-        kill_process(pid(child.id()), Signal::TERM).expect("our child");
+        signal(&child, Signal::TERM);
         let output = child.wait_with_output().expect("our child");
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(!self.socket().exists());
@@ -195,78 +171,18 @@ impl Drop for World {
     }
 }
 
+/// Copies a program that is to be run. Not in this process: while others are started the descriptor that it is written
+/// through would be theirs as well for a moment, and nothing that somebody may write is run.
+fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg(from).arg(to).status();
+    assert!(done.is_ok_and(|status| status.success()), "{} is copied", to.display());
+}
+
 /// A device with a wire to another one.
 fn plug_in(name: &str) {
     netlink::add_veth(name, &format!("{name}-far")).expect("as before");
     let up = LinkOptions { up: Some(true), ..LinkOptions::default() };
     netlink::configure(name, &up).expect("it obeys");
-}
-
-/// TCP from client to server over one connection until dropped.
-struct Load {
-    stop: Arc<AtomicBool>,
-    received: Arc<AtomicU64>,
-    broken: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Load {
-    fn start([client, server]: &[Namespace; 2]) -> Self {
-        let to = SocketAddr::from((SERVER, 5001));
-        let listener = server.run(move || TcpListener::bind(to)).expect("the address is ours");
-        let source = client.run(move || TcpStream::connect_timeout(&to, PATIENCE));
-        let mut source = source.expect("a connection");
-        let (mut sink, _) = listener.accept().expect("a connection");
-        let flag = || Arc::new(AtomicBool::new(false));
-        let (stop, broken, received) = (flag(), flag(), Arc::new(AtomicU64::new(0)));
-        let moment = Some(Duration::from_millis(20));
-        source.set_write_timeout(moment).expect("more than nothing");
-        sink.set_read_timeout(moment).expect("more than nothing");
-        let (stopped, breaks) = (Arc::clone(&stop), Arc::clone(&broken));
-        let feed = thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                // What is not taken in time is offered again.
-                note(&breaks, source.write(&[7; 65_536]));
-            }
-        });
-        let (stopped, breaks, count) =
-            (Arc::clone(&stop), Arc::clone(&broken), Arc::clone(&received));
-        let drain = thread::spawn(move || {
-            let mut buffer = vec![0; 65_536];
-            while !stopped.load(Ordering::Relaxed) {
-                let read = note(&breaks, sink.read(&mut buffer));
-                count.fetch_add(u64::try_from(read).expect("lengths fit"), Ordering::Relaxed);
-            }
-        });
-        Self { stop, received, broken, threads: vec![feed, drain] }
-    }
-
-    /// Waits until so many more bytes arrived.
-    fn goes_on_for(&self, bytes: u64) {
-        let goal = self.received.load(Ordering::Relaxed) + bytes;
-        await_that("traffic", || self.received.load(Ordering::Relaxed) >= goal);
-        assert!(!self.broken.load(Ordering::Relaxed), "the connection broke");
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// How much; 0 if there was no time, which is no fault.
-fn note(broken: &AtomicBool, outcome: std::io::Result<usize>) -> usize {
-    use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
-    outcome.unwrap_or_else(|error| {
-        if ![Interrupted, TimedOut, WouldBlock].contains(&error.kind()) {
-            broken.store(true, Ordering::Relaxed);
-        }
-        0
-    })
 }
 
 /// A datagram every millisecond from client to server until dropped: a clock that shows when nothing passes.
@@ -316,22 +232,6 @@ impl Drop for Ticks {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-    }
-}
-
-fn pid(number: u32) -> Pid {
-    i32::try_from(number).ok().and_then(Pid::from_raw).expect("the number of a process")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what} did not come");
-        thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -438,7 +338,7 @@ fn an_upgrade_keeps_the_supervisors_number_the_connections_the_words_and_the_cou
     load.goes_on_for(1_000_000);
     let (before, old) = (world.sent(), world.data());
     let newer = world.directory.join("newer");
-    fs::copy(cargo_bin("ucake"), &newer).expect("a copy");
+    copy(&cargo_bin("ucake"), &newer);
     fs::rename(&newer, &world.program).expect("ours");
     ticks.take_gap();
     assert_eq!(world.done("upgrade"), "");
@@ -454,7 +354,8 @@ fn an_upgrade_keeps_the_supervisors_number_the_connections_the_words_and_the_cou
 
     // What is no program, or none that could go on, changes nothing.
     for (bad, said) in [("#!/bin/sh\necho too old >&2; exit 1\n", "too old"), ("\0\0", "ucake")] {
-        fs::write(&newer, bad).expect("a file");
+        fs::write(world.directory.join("bad"), bad).expect("a file");
+        copy(&world.directory.join("bad"), &newer);
         fs::set_permissions(&newer, fs::metadata(&world.program).expect("ours").permissions())
             .expect("ours");
         fs::rename(&newer, &world.program).expect("ours");
@@ -482,12 +383,12 @@ fn only_root_and_its_own_user_may_upgrade() {
     // Whoever may use the socket, but is somebody else.
     fs::set_permissions(world.socket(), std::os::unix::fs::PermissionsExt::from_mode(0o666))
         .expect("ours");
-    let copy = Path::new("/tmp").join(format!("ucake-stranger-{}", std::process::id()));
-    fs::copy(cargo_bin("ucake"), &copy).expect("a copy");
-    let mut stranger = Command::new(&copy);
+    let strange = Path::new("/tmp").join(format!("ucake-stranger-{}", std::process::id()));
+    copy(&cargo_bin("ucake"), &strange);
+    let mut stranger = Command::new(&strange);
     std::os::unix::process::CommandExt::uid(&mut stranger, 65_533);
     let output = stranger.args(["upgrade", "--control"]).arg(world.socket()).output();
-    fs::remove_file(&copy).expect("ours");
+    fs::remove_file(&strange).expect("ours");
     let output = output.expect("it starts");
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("not permitted"), "{}", text(&output.stderr));
@@ -600,7 +501,7 @@ fn in_a_user_namespace_it_gives_up_what_it_can_and_says_what_it_cannot() {
     for set in ["CapPrm", "CapEff", "CapBnd", "CapAmb"] {
         assert_eq!(status(data, set), "0000000000000000", "{set}");
     }
-    kill_process(pid(child.id()), Signal::TERM).expect("our child");
+    signal(&child, Signal::TERM);
     let output = child.wait_with_output().expect("our child");
     assert!(output.status.success());
     let log = text(&output.stderr);

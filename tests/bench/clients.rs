@@ -6,21 +6,14 @@
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::Ordering;
+use std::thread::{self};
 use std::time::{Duration, Instant};
 
-use ucake_cli::protocol::{Reply, Request};
-
-use world::{Load, World};
+use world::{Curious, Load, World};
 
 #[path = "../../cli/tests/world/mod.rs"]
-#[allow(dead_code, reason = "the tests use more of it")]
 mod world;
-
-const CLIENTS: usize = 64;
-const BETWEEN: Duration = Duration::from_millis(100);
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let (mut args, mut asked) = (std::env::args().skip(1), false);
@@ -48,7 +41,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         let before = mbit(&load, length);
         let curious = Curious::start(&world);
         let watched = mbit(&load, length);
-        answers += curious.stop();
+        answers += curious.stop().iter().sum::<u32>();
         let after = mbit(&load, length);
         let mean = f64::midpoint(before, after);
         alone.push(mean);
@@ -60,7 +53,8 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     };
     let (rate, ratio) = (median(&mut alone), median(&mut ratios));
     println!(
-        "{words}: {rate:.0} Mbit/s alone; of it with {CLIENTS} clients {ratio:.3} ({:.3} … {:.3}), {answers} answers",
+        "{words}: {rate:.0} Mbit/s alone; of it with {} clients {ratio:.3} ({:.3} … {:.3}), {answers} answers",
+        Curious::CLIENTS,
         ratios[0],
         ratios[ratios.len() - 1]
     );
@@ -73,35 +67,4 @@ fn mbit(load: &Load, length: Duration) -> f64 {
     thread::sleep(length);
     let more = load.received.load(Ordering::Relaxed) - bytes;
     more as f64 * 8e-6 / start.elapsed().as_secs_f64()
-}
-
-/// Clients that want to know.
-struct Curious {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<u32>>,
-}
-
-impl Curious {
-    fn start(world: &World) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let client = |_| {
-            let (mut talker, stop) = (world.connect(), Arc::clone(&stop));
-            thread::spawn(move || {
-                let mut answers = 0;
-                while !stop.load(Ordering::Relaxed) {
-                    let reply = talker.ask(&Request::Show { port: None, queues: false });
-                    answers += u32::from(matches!(reply, Reply::Shown { .. }));
-                    thread::sleep(BETWEEN);
-                }
-                answers
-            })
-        };
-        let threads = (0..CLIENTS).map(client).collect();
-        Self { stop, threads }
-    }
-
-    fn stop(self) -> u32 {
-        self.stop.store(true, Ordering::Relaxed);
-        self.threads.into_iter().map(|thread| thread.join().expect("it was answered")).sum()
-    }
 }

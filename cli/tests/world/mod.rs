@@ -1,4 +1,6 @@
-//! A running ucake between two taps in a namespace, its hosts, and what talks to its control socket.
+//! What tests of the running command share: namespaces, hosts that talk, a running ucake between two taps, and what
+//! talks to its control socket.
+#![allow(dead_code, reason = "each of those who share it uses a part")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -29,26 +31,52 @@ pub(crate) struct World {
     pub(crate) ucake: Option<Child>,
 }
 
+/// A namespace in which there can be taps; none, and a word about it, where that is not to be had. With
+/// `UCAKE_REQUIRE_NETNS=1` it must be.
+pub(crate) fn stage() -> Option<Namespace> {
+    let namespace = Namespace::new("middle").map_err(|error| error.to_string());
+    let usable = namespace.and_then(|namespace| {
+        let probe = namespace.run(|| Tap::open("probe", &TapOptions::default()).map(drop));
+        probe.map(|()| namespace).map_err(|error| error.to_string())
+    });
+    usable
+        .inspect_err(|reason| {
+            let required = std::env::var_os("UCAKE_REQUIRE_NETNS").is_some_and(|v| v == "1");
+            assert!(!required, "UCAKE_REQUIRE_NETNS=1, but: {reason}");
+            eprintln!("SKIPPED, nothing was tested: {reason}");
+        })
+        .ok()
+}
+
+/// A directory of its own for each who asks.
+pub(crate) fn directory() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("ucake-test-{}-{number}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    fs::create_dir_all(&directory).expect("a directory");
+    directory
+}
+
+/// Moves client's and server's device out of `middle` into namespaces of their own, with addresses.
+pub(crate) fn ends_of(middle: &Namespace, devices: [&'static str; 2]) -> [Namespace; 2] {
+    let [client, server] = devices;
+    [(client, CLIENT), (server, SERVER)].map(|(device, address)| {
+        let end = Namespace::new(device).expect("as before");
+        let file = end.file().expect("it lives");
+        middle.run(move || netlink::move_to(device, &file)).expect("it is there");
+        end.run(move || {
+            let addresses = vec![(address, 24)];
+            let options = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
+            netlink::configure(device, &options).expect("it obeys");
+        });
+        end
+    })
+}
+
 impl World {
     pub(crate) fn new() -> Option<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let middle = Namespace::new("middle").map_err(|error| error.to_string());
-        let usable = middle.and_then(|middle| {
-            let probe = middle.run(|| Tap::open("probe", &TapOptions::default()).map(drop));
-            probe.map(|()| middle).map_err(|error| error.to_string())
-        });
-        let middle = usable
-            .inspect_err(|reason| {
-                let required = std::env::var_os("UCAKE_REQUIRE_NETNS").is_some_and(|v| v == "1");
-                assert!(!required, "UCAKE_REQUIRE_NETNS=1, but: {reason}");
-                eprintln!("SKIPPED, nothing was tested: {reason}");
-            })
-            .ok()?;
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ucake-control-{}-{number}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        fs::create_dir_all(&directory).expect("a directory");
-        Some(Self { middle, directory, ucake: None })
+        Some(Self { middle: stage()?, directory: directory(), ucake: None })
     }
 
     /// A world with ucake at work in it.
@@ -108,19 +136,9 @@ impl World {
         text(&output.stdout)
     }
 
-    /// Moves both taps into namespaces of their own, with addresses.
+    /// The hosts at both taps.
     pub(crate) fn ends(&self) -> [Namespace; 2] {
-        [("lan0", CLIENT), ("wan0", SERVER)].map(|(tap, address)| {
-            let end = Namespace::new(tap).expect("as before");
-            let file = end.file().expect("it lives");
-            self.middle.run(move || netlink::move_to(tap, &file)).expect("it is there");
-            end.run(move || {
-                let addresses = vec![(address, 24)];
-                let options = LinkOptions { up: Some(true), addresses, ..LinkOptions::default() };
-                netlink::configure(tap, &options).expect("it obeys");
-            });
-            end
-        })
+        ends_of(&self.middle, ["lan0", "wan0"])
     }
 }
 
@@ -169,10 +187,11 @@ impl Talker {
     }
 }
 
-/// TCP from client to server until dropped.
+/// TCP from client to server over one connection until dropped.
 pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     pub(crate) received: Arc<AtomicU64>,
+    broken: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -183,32 +202,35 @@ impl Load {
         let source = client.run(move || TcpStream::connect_timeout(&to, PATIENCE));
         let mut source = source.expect("a connection");
         let (mut sink, _) = listener.accept().expect("a connection");
-        let (stop, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let flag = || Arc::new(AtomicBool::new(false));
+        let (stop, broken, received) = (flag(), flag(), Arc::new(AtomicU64::new(0)));
         let moment = Some(Duration::from_millis(20));
         source.set_write_timeout(moment).expect("more than nothing");
         sink.set_read_timeout(moment).expect("more than nothing");
-        let stopped = Arc::clone(&stop);
+        let (stopped, breaks) = (Arc::clone(&stop), Arc::clone(&broken));
         let feed = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 // What is not taken in time is offered again.
-                let _ = source.write(&[7; 65_536]);
+                note(&breaks, source.write(&[7; 65_536]));
             }
         });
-        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&received));
+        let (stopped, breaks, count) =
+            (Arc::clone(&stop), Arc::clone(&broken), Arc::clone(&received));
         let drain = thread::spawn(move || {
             let mut buffer = vec![0; 65_536];
             while !stopped.load(Ordering::Relaxed) {
-                let read = sink.read(&mut buffer).unwrap_or(0);
+                let read = note(&breaks, sink.read(&mut buffer));
                 count.fetch_add(u64::try_from(read).expect("lengths fit"), Ordering::Relaxed);
             }
         });
-        Self { stop, received, threads: vec![feed, drain] }
+        Self { stop, received, broken, threads: vec![feed, drain] }
     }
 
     /// Waits until so many more bytes arrived.
     pub(crate) fn goes_on_for(&self, bytes: u64) {
         let goal = self.received.load(Ordering::Relaxed) + bytes;
         await_that("traffic", || self.received.load(Ordering::Relaxed) >= goal);
+        assert!(!self.broken.load(Ordering::Relaxed), "the connection broke");
     }
 }
 
@@ -221,13 +243,62 @@ impl Drop for Load {
     }
 }
 
+/// How much; 0 if there was no time, which is no fault.
+fn note(broken: &AtomicBool, outcome: std::io::Result<usize>) -> usize {
+    use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    outcome.unwrap_or_else(|error| {
+        if ![Interrupted, TimedOut, WouldBlock].contains(&error.kind()) {
+            broken.store(true, Ordering::Relaxed);
+        }
+        0
+    })
+}
+
+/// Clients that want all statistics ten times a second, as many as there may be.
+pub(crate) struct Curious {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<u32>>,
+}
+
+impl Curious {
+    pub(crate) const CLIENTS: usize = 64;
+
+    pub(crate) fn start(world: &World) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let client = |_| {
+            let (mut talker, stop) = (world.connect(), Arc::clone(&stop));
+            thread::spawn(move || {
+                let mut answers = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let reply = talker.ask(&Request::Show { port: None, queues: false });
+                    answers += u32::from(matches!(reply, Reply::Shown { .. }));
+                    thread::sleep(Duration::from_millis(100));
+                }
+                answers
+            })
+        };
+        let threads = (0..Self::CLIENTS).map(client).collect();
+        Self { stop, threads }
+    }
+
+    /// How many answers each of them got.
+    pub(crate) fn stop(self) -> Vec<u32> {
+        self.stop.store(true, Ordering::Relaxed);
+        let answers = |thread: JoinHandle<u32>| thread.join().expect("it was answered");
+        self.threads.into_iter().map(answers).collect()
+    }
+}
+
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 pub(crate) fn signal(child: &Child, signal: Signal) {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("it has an id");
-    kill_process(pid, signal).expect("it is our child");
+    kill_process(pid(child.id()), signal).expect("it is our child");
+}
+
+pub(crate) fn pid(number: u32) -> Pid {
+    i32::try_from(number).ok().and_then(Pid::from_raw).expect("the number of a process")
 }
 
 pub(crate) fn await_that(what: &str, mut condition: impl FnMut() -> bool) {
