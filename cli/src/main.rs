@@ -10,6 +10,7 @@ mod interrupt;
 mod lab;
 mod log;
 mod run;
+mod signals;
 mod supervise;
 mod verbs;
 mod work;

@@ -10,7 +10,6 @@ use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 use tracing::{info, warn};
 use ucake_cli::config;
@@ -19,6 +18,7 @@ use ucake_cli::protocol::Supervision;
 
 use crate::args::{CheckArgs, RunArgs};
 use crate::control::{self, Socket, Whose};
+use crate::signals::{Asked, Signals};
 use crate::supervise;
 use crate::supervise::state::{Kept, KeptBridge, VERSION};
 use crate::work::{self, Handle, Work};
@@ -98,7 +98,8 @@ fn alone(kept: &Kept, ports: Vec<OwnedFd>, socket: Option<&Socket>) -> anyhow::R
         let fds = listener.into_iter().chain(ports).collect();
         let whose = Whose::new(std::process::id(), false);
         let mut work = Work::new(kept, fds, whose)?;
-        let signals = tokio::task::spawn_local(obey_signals(work.handle.clone())?);
+        let signals = Signals::watch().context("cannot watch for signals")?;
+        let signals = tokio::task::spawn_local(obey_signals(signals, work.handle.clone()));
         let outcome = work.run().await;
         signals.abort();
         crate::print(&work.table(None));
@@ -108,23 +109,14 @@ fn alone(kept: &Kept, ports: Vec<OwnedFd>, socket: Option<&Socket>) -> anyhow::R
     Ok(ExitCode::SUCCESS)
 }
 
-/// What to do about signals, handlers in place. SIGUSR1: the table; SIGINT, SIGTERM: the end.
-fn obey_signals(handle: Handle) -> anyhow::Result<impl Future<Output = ()>> {
-    let watch = |kind| signal(kind).context("cannot watch for signals");
-    let mut show = watch(SignalKind::user_defined1())?;
-    let mut upgrade = watch(SignalKind::user_defined2())?;
-    let mut reload = watch(SignalKind::hangup())?;
-    let mut interrupt = watch(SignalKind::interrupt())?;
-    let mut terminate = watch(SignalKind::terminate())?;
-    Ok(async move {
-        loop {
-            tokio::select! {
-                _ = show.recv() => crate::print(&handle.table(None).await),
-                _ = upgrade.recv() => warn!("no upgrade without a supervisor"),
-                _ = reload.recv() => warn!("nothing is read again without a supervisor"),
-                _ = interrupt.recv() => return handle.stop(),
-                _ = terminate.recv() => return handle.stop(),
-            }
+/// Does what signals ask for until one asks for the end.
+async fn obey_signals(mut signals: Signals, handle: Handle) {
+    loop {
+        match signals.next().await {
+            Asked::Show => crate::print(&handle.table(None).await),
+            Asked::Upgrade => warn!("no upgrade without a supervisor"),
+            Asked::Reload => warn!("nothing is read again without a supervisor"),
+            Asked::Stop => return handle.stop(),
         }
-    })
+    }
 }

@@ -342,8 +342,8 @@ fn named(port: &KeptPort) -> Named {
 }
 
 /// The handle after all that are in use.
-pub(crate) fn next_handle(bridges: &[KeptBridge]) -> u16 {
-    let ports = bridges.iter().flat_map(|bridge| &bridge.ports);
+pub(crate) fn next_handle<'a>(bridges: impl IntoIterator<Item = &'a KeptBridge>) -> u16 {
+    let ports = bridges.into_iter().flat_map(|bridge| &bridge.ports);
     let last = ports.map(|port| port.handle).filter(|&handle| handle >= FIRST_HANDLE).max();
     last.map_or(FIRST_HANDLE, control::following)
 }

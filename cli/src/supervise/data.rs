@@ -16,7 +16,6 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::CapabilitySet;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 use ucake_cli::sandbox;
 
@@ -24,6 +23,7 @@ use super::handover;
 use super::link::Link;
 use super::state::{HEARTBEAT, Kept, News, Order};
 use crate::control::Whose;
+use crate::signals::Signals;
 use crate::work::{Handle, Lost, Work};
 
 /// The data process; what is handed over comes from standard input.
@@ -66,7 +66,8 @@ pub(crate) fn serve(end: OwnedFd, rights: Rights) -> anyhow::Result<()> {
         let link = Arc::new(Link::new(end)?);
         if let Some(report) = report {
             let _ = link.tell(&News::Sandboxed(report));
-            ignore_signals()?;
+            // The supervisor says when it is time. Once there are handlers they stay.
+            drop(Signals::watch()?);
         }
         let whose = Whose::new(supervisor.unsigned_abs(), true);
         if let Some(level) = kept.log {
@@ -76,21 +77,6 @@ pub(crate) fn serve(end: OwnedFd, rights: Rights) -> anyhow::Result<()> {
         work.handle.set_supervision(kept.supervision);
         obey(work, &link).await
     })
-}
-
-/// The supervisor says when it is time.
-fn ignore_signals() -> io::Result<()> {
-    for kind in [
-        SignalKind::interrupt(),
-        SignalKind::terminate(),
-        SignalKind::hangup(),
-        SignalKind::user_defined1(),
-        SignalKind::user_defined2(),
-    ] {
-        // Once there is a handler it stays.
-        drop(signal(kind)?);
-    }
-    Ok(())
 }
 
 async fn obey(mut work: Work, link: &Arc<Link>) -> anyhow::Result<()> {

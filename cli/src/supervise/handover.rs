@@ -61,11 +61,7 @@ pub(crate) fn receive(socket: impl AsFd) -> io::Result<(String, Vec<OwnedFd>)> {
         let message = retry_on_intr(|| {
             recvmsg(&socket, &mut [IoSliceMut::new(&mut head)], &mut control, flags)
         })?;
-        for part in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(more) = part {
-                fds.extend(more);
-            }
-        }
+        fds.extend(descriptors(&mut control));
         if message.bytes != head.len() || message.flags.contains(ReturnFlags::CTRUNC) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -81,6 +77,17 @@ pub(crate) fn receive(socket: impl AsFd) -> io::Result<(String, Vec<OwnedFd>)> {
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text)?;
     Ok((text, fds))
+}
+
+/// Those that came along with a message.
+pub(super) fn descriptors(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let mut fds = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = part {
+            fds.extend(more);
+        }
+    }
+    fds
 }
 
 #[cfg(test)]

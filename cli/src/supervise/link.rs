@@ -15,13 +15,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, send, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, send, sendmsg, socketpair,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+
+use super::handover;
 
 /// Longest message: the statistics of a CAKE with eight tins have a tenth of it.
 const LONGEST: usize = 64 * 1024;
@@ -128,13 +130,7 @@ fn receive(socket: impl AsFd, message: &mut [u8]) -> io::Result<(usize, Vec<Owne
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;
     let received = recvmsg(socket, &mut [IoSliceMut::new(message)], &mut control, flags)?;
-    let mut fds = Vec::new();
-    for part in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(more) = part {
-            fds.extend(more);
-        }
-    }
-    Ok((received.bytes, fds))
+    Ok((received.bytes, handover::descriptors(&mut control)))
 }
 
 impl AsFd for Link {

@@ -24,13 +24,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 use ucake::io::inherited;
 use ucake_cli::sandbox::Report;
 
 use crate::control::Socket;
+use crate::signals::{Asked, Signals};
 use crate::work;
 pub(crate) use data::main as data;
 use health::{Health, Mode};
@@ -292,10 +292,8 @@ impl Supervisor {
     async fn count_end(&mut self, hung: bool) {
         let before = self.health.mode();
         let mode = self.health.ended(Instant::now());
-        let ports = self.kept.bridges.iter_mut().flat_map(|bridge| &mut bridge.ports);
-        let packets: u64 = ports.map(state::KeptPort::lose_queue).sum();
+        let packets = self.kept.lose_queues();
         let supervision = &mut self.kept.supervision;
-        supervision.packets_lost += packets;
         if hung {
             supervision.hung += 1;
             warn!(times = supervision.hung, packets, "the data process hung; another one goes on");
@@ -349,46 +347,5 @@ async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
-    }
-}
-
-/// What a signal asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
-    Show,
-    Stop,
-    Upgrade,
-    Reload,
-}
-
-/// SIGUSR1: the table; SIGUSR2: an upgrade; SIGHUP: the file is read again; SIGINT, SIGTERM: the end.
-struct Signals {
-    show: Signal,
-    upgrade: Signal,
-    reload: Signal,
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    /// Within a tokio runtime.
-    fn watch() -> std::io::Result<Self> {
-        Ok(Self {
-            show: signal(SignalKind::user_defined1())?,
-            upgrade: signal(SignalKind::user_defined2())?,
-            reload: signal(SignalKind::hangup())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-        })
-    }
-
-    async fn next(&mut self) -> Asked {
-        tokio::select! {
-            _ = self.show.recv() => Asked::Show,
-            _ = self.upgrade.recv() => Asked::Upgrade,
-            _ = self.reload.recv() => Asked::Reload,
-            _ = self.interrupt.recv() => Asked::Stop,
-            _ = self.terminate.recv() => Asked::Stop,
-        }
     }
 }

@@ -8,7 +8,7 @@
 //! goes from one bridge to another stays open.
 //! Left out: the control socket and the user, which stay as they were when the supervisor started.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -80,9 +80,7 @@ impl Reload {
         fds: &[OwnedFd],
         configs: [Config; 2],
     ) -> anyhow::Result<()> {
-        for fd in fds {
-            self.ports.push(fd.try_clone()?);
-        }
+        self.keep(fds)?;
         let mut next = bridge.clone();
         for (number, config) in configs.into_iter().enumerate() {
             if bridge.asked[number] == config {
@@ -96,7 +94,7 @@ impl Reload {
                 }
                 // Somebody deleted it.
                 State::Pfifo { .. } => {
-                    port.handle = self.next_handle(bridge);
+                    port.handle = work::next_handle(self.kept.bridges.iter().chain([bridge]));
                     port.state = run::open::cake(config);
                     port.handle
                 }
@@ -123,20 +121,18 @@ impl Reload {
         };
         let handle = work::next_handle(&self.kept.bridges);
         let (bridge, fds) = run::open::open(plan, configs, id, handle, held)?;
-        let mut ours = Vec::new();
-        for fd in &fds {
-            ours.push(fd.as_fd().try_clone_to_owned()?);
-        }
-        self.ports.extend(ours);
+        self.keep(&fds)?;
         self.orders.push((Order::Add(Box::new(bridge.clone())), fds.into()));
         self.kept.bridges.push(bridge);
         Ok(())
     }
 
-    fn next_handle(&self, bridge: &KeptBridge) -> u16 {
-        let mut all = self.kept.bridges.clone();
-        all.push(bridge.clone());
-        work::next_handle(&all)
+    /// Ports of the next bridge: others of the same descriptors go, or stay, where they are used.
+    fn keep(&mut self, fds: &[OwnedFd]) -> std::io::Result<()> {
+        for fd in fds {
+            self.ports.push(fd.try_clone()?);
+        }
+        Ok(())
     }
 
     fn set_level(&mut self, level: Option<LogLevel>) {

@@ -139,16 +139,6 @@ impl PortCounts {
     }
 }
 
-impl KeptPort {
-    /// Forgets of what is queued: what stood there is gone with its process. How many packets that were.
-    pub(crate) fn lose_queue(&mut self) -> u64 {
-        match &mut self.state {
-            State::Cake { stats, .. } => std::mem::take(&mut stats.queued_packets).into(),
-            State::Pfifo { stats, .. } => std::mem::take(&mut stats.queued_packets).into(),
-        }
-    }
-}
-
 /// What the data process tells.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum News {
@@ -240,6 +230,18 @@ impl Kept {
         serde_json::from_str(text).map_err(unreadable)
     }
 
+    /// Forgets of what is queued, and counts it as lost: it is gone with its process. How many packets that were.
+    pub(crate) fn lose_queues(&mut self) -> u64 {
+        let ports = self.bridges.iter_mut().flat_map(|bridge| &mut bridge.ports);
+        let queued = ports.map(|port| match &mut port.state {
+            State::Cake { stats, .. } => &mut stats.queued_packets,
+            State::Pfifo { stats, .. } => &mut stats.queued_packets,
+        });
+        let packets = queued.map(|queued| u64::from(std::mem::take(queued))).sum();
+        self.supervision.packets_lost += packets;
+        packets
+    }
+
     /// Takes note of what the data process told. False if it makes no sense.
     pub(crate) fn note(&mut self, news: News) -> bool {
         let News::Port(news) = news else { return true };
@@ -325,7 +327,7 @@ pub(super) mod tests {
         assert!(!kept.note(news(1, 0, 7, cake(9, 0))) && !kept.note(news(0, 2, 7, cake(9, 0))));
         assert!(kept.note(News::Alive));
         assert_eq!(kept, before);
-        assert_eq!(kept.bridges[0].ports[1].lose_queue(), 3);
+        assert_eq!((kept.lose_queues(), kept.supervision.packets_lost), (3, 3));
         assert_eq!(kept.bridges[0].ports[1].state, cake(5, 0));
     }
 

@@ -24,7 +24,7 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tracing::warn;
 use ucake_cli::protocol::{Reply, Request, Supervision};
 
-use super::state::{Kept, KeptPort};
+use super::state::Kept;
 use super::{Supervisor, handover, link, run};
 use crate::args::{ResumeArgs, UpgradeArgs};
 use crate::client::Client;
@@ -53,9 +53,7 @@ impl Supervisor {
 
     /// Becomes the newer program. Comes back only if that cannot be.
     pub(super) fn upgrade(&mut self) {
-        let ports = self.kept.bridges.iter_mut().flat_map(|bridge| &mut bridge.ports);
-        let packets: u64 = ports.map(KeptPort::lose_queue).sum();
-        self.kept.supervision.packets_lost += packets;
+        self.kept.lose_queues();
         let error = self.exec().unwrap_or_else(|error| error);
         self.refuse_upgrade(&error.to_string());
     }
@@ -138,9 +136,9 @@ pub(crate) fn resume(args: &ResumeArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// There is nobody to upgrade or more than one, this is not permitted, or the new program is no good.
 pub(crate) fn ask(args: &UpgradeArgs) -> anyhow::Result<ExitCode> {
-    let mut client = match &mut Client::all(args.control.as_deref())?[..] {
-        [_] => Client::all(args.control.as_deref())?.remove(0),
-        _ => bail!("more than one ucake runs; say which one with --control PATH"),
+    let clients = Client::all(args.control.as_deref())?;
+    let Ok([mut client]) = <[Client; 1]>::try_from(clients) else {
+        bail!("more than one ucake runs; say which one with --control PATH");
     };
     let pid = client.listener().context("cannot tell which process it is")?;
     let process = pidfd_open(pid, PidfdFlags::empty()).context("cannot reach the process")?;
