@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use ucake::units::MemSize;
 
+use crate::nearest::nearest;
 use crate::plan::{Bell, BridgePlan, Coalesce, ControlPlan, LogLevel, Plan, PortName, Words};
 use crate::value;
 
@@ -92,7 +93,7 @@ impl FileError {
         let known: Vec<&str> = quoted.collect();
         let what = if kind == "unknown field" { "key" } else { "choice" };
         let list = known.join(", ");
-        let hint = match nearest(culprit, &known) {
+        let hint = match nearest(culprit, known.iter().copied()) {
             Some(meant) => format!("did you mean \"{meant}\"? There are {list}"),
             None => format!("there are {list}"),
         };
@@ -103,13 +104,6 @@ impl FileError {
 /// The last boundary of characters at `index` or before.
 fn floor(text: &str, index: usize) -> usize {
     (0..=index.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
-}
-
-/// Of what is known, what was most likely meant.
-fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let far = |known: &str| strsim::damerau_levenshtein(&word.to_ascii_lowercase(), known);
-    let (distance, meant) = known.iter().map(|&known| (far(known), known)).min()?;
-    (distance <= 1 + word.chars().count() / 4).then_some(meant)
 }
 
 #[derive(Deserialize)]

@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod egress;
 pub mod json;
 pub mod manual;
+pub mod nearest;
 pub mod pass_through;
 pub mod plan;
 pub mod protocol;

@@ -611,7 +611,7 @@ mod tests {
             client.inject(&VnetHeader::PLAIN, &plain_frame(100));
         }
         let next = bridge.turn(Instant::ZERO).expect("turn");
-        assert_eq!(next, Next { wake: Some(Instant::ZERO + gap), ..Next::default() });
+        assert_eq!(next, Next { wake: Some(Instant::ZERO + gap), more: false });
         assert!(server.eject().is_some() && server.eject().is_none());
         assert_eq!(bridge.snapshot().ports[1].backlog, FrameLen(100));
 

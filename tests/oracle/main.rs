@@ -3,6 +3,8 @@
 //! The kernel's answers are recorded in `data/`, so this runs anywhere. `tests/oracle/run` asks the kernel
 //! itself. Words are parsed by the command's own parser, so that `tc` and ucake get the same ones.
 
+#[path = "../../cli/src/nearest.rs"]
+mod nearest;
 #[path = "../../cli/src/value.rs"]
 #[allow(dead_code, reason = "only words are read here")]
 mod value;

@@ -6,6 +6,7 @@ use ucake::qdisc::{Change, LinkLayer};
 use ucake::time::Span;
 
 use super::table::{self, Effect, LinkPreset, Value, Word};
+use crate::nearest::nearest;
 use crate::value;
 
 /// Whether words count whose mechanism does not exist yet.
@@ -492,43 +493,11 @@ fn hint(word: &str, previous: Option<&str>, next: Option<&str>) -> String {
             return format!("did you mean \"{whole}\"?");
         }
     }
-    match nearest(word) {
+    let spellings = table::words().flat_map(|word| [Some(word.name), word.synonym]).flatten();
+    match nearest(word, spellings) {
         Some(known) => format!("did you mean \"{known}\"?"),
         None => "not a word of cake; \"help\" lists them".to_owned(),
     }
-}
-
-/// The known word nearest to `word`, if one is near enough to be meant.
-fn nearest(word: &str) -> Option<&'static str> {
-    let lower = word.to_lowercase();
-    let len = lower.chars().count();
-    let spellings = table::words().flat_map(|word| [Some(word.name), word.synonym]).flatten();
-    // More letters too many or too few than are let pass need no closer look.
-    let (distance, known) = spellings
-        .filter(|known| known.len().abs_diff(len) <= 1 + len / 4)
-        .map(|known| (distance(&lower, known), known))
-        .min_by_key(|&(distance, _)| distance)?;
-    (distance <= 1 + len / 4).then_some(known)
-}
-
-/// Letters to insert, remove, replace or swap with their neighbour to get from `a` to `b`.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
-    let mut before_last = vec![0; b.len() + 1];
-    let mut last: Vec<usize> = (0..=b.len()).collect();
-    for (i, &letter) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, &other) in b.iter().enumerate() {
-            let replaced = last[j] + usize::from(letter != other);
-            let mut best = replaced.min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && letter == b[j - 1] && a[i - 1] == other {
-                best = best.min(before_last[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before_last = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
 }
 
 #[cfg(test)]
