@@ -9,15 +9,6 @@ set -euo pipefail
 cache=${UCAKE_ORACLE:-/var/cache/ucake-oracle}
 if [ -x "$cache/linux" ] && [ -x "$cache/tc" ]; then echo "$cache"; exit 0; fi
 
-# The first mirror of a Debian archive in apt's configuration, in either format.
-mirror() {
-  {
-    cat /etc/apt/sources.list.d/*.sources 2>/dev/null | sed -n 's/^URIs: *//p' | tr ' ' '\n'
-    cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null |
-      sed -n 's/^deb *\(\[[^]]*\]\)\{0,1\} *\([^ ]*\).*/\2/p'
-  } | grep -m1 '/debian/\{0,1\}$'
-}
-
 install=()
 command -v patchelf >/dev/null || install+=(patchelf)
 command -v modprobe >/dev/null || install+=(kmod)
@@ -26,20 +17,10 @@ if [ ${#install[@]} -gt 0 ]; then
   DEBIAN_FRONTEND=noninteractive apt-get install -y -q "${install[@]}" >/dev/null
 fi
 
-# Files that are not there, and a pipe closed early, are no failure.
-archive=$(mirror || true)
-[ -n "$archive" ] || { echo "setup.sh: apt's configuration names no Debian mirror" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
-keys=/usr/share/keyrings/debian-archive-keyring.gpg
-echo "deb [signed-by=$keys] $archive sid main" >"$work/sid.list"
-# A private apt: the machine's own lists and packages stay as they are.
-private=(-q -o "Dir::Etc::sourcelist=$work/sid.list" -o Dir::Etc::sourceparts=- -o APT::Sandbox::User=root
-  -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache")
-apt-get "${private[@]}" update >/dev/null
-(cd "$work" && apt-get "${private[@]}" download user-mode-linux libc6 \
-  iproute2 libbpf1 libelf1t64 libmnl0 libcap2 libzstd1 zlib1g >/dev/null)
+"$(dirname "$0")/../fetch-debian" sid main "$work" user-mode-linux libc6 \
+  iproute2 libbpf1 libelf1t64 libmnl0 libcap2 libzstd1 zlib1g
 
 mkdir -p "$cache/root" "$cache/mod/lib"
 for package in "$work"/*.deb; do dpkg -x "$package" "$cache/root"; done
