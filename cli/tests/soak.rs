@@ -158,11 +158,11 @@ impl Many {
     fn new() -> Option<Self> {
         let (middle, directory) = (stage()?, world::directory());
         let mut file = format!(
-            "[control]\nsocket = {:?}\n[limits]\nmemory = \"20mb\"\n",
+            "[control]\nsocket = {:?}\n[limits]\nmemory = \"24mb\"\n",
             directory.join("control.sock")
         );
         for i in 0..BRIDGES {
-            let words = "bandwidth 100mbit";
+            let words = "bandwidth 100mbit auto-split-gso";
             let ports = format!("lan = \"tap:lan{i}\"\nwan = \"tap:wan{i}\"");
             writeln!(file, "[[bridge]]\n{ports}\nup = \"{words}\"\ndown = \"{words}\"")
                 .expect("memory");
