@@ -8,8 +8,10 @@
 //! waits for an answer [`PATIENCE_NANOS`] at the most; one that comes later is learned of later.
 //! Left out: events of the kernel, of which there are thousands where a few are needed.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use netlink_packet_core::DefaultNla;
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
@@ -26,7 +28,9 @@ use rustix::net::{
     socketpair,
 };
 
-use crate::packet::nat::Tuple;
+use crate::packet::FlowKey;
+use crate::packet::nat::{Known, NatTable, Passing, Tuple};
+use crate::time::Instant;
 
 /// How long an answer is waited for while frames wait: on an idle processor one takes a tenth of it.
 pub const PATIENCE_NANOS: i64 = 500_000;
@@ -259,6 +263,93 @@ impl Asker {
         let question = Tuple::from_bytes(&answer)?;
         let other = Tuple::from_bytes(&answer[Tuple::LEN + 1..]);
         Some((question, other.filter(|_| answer[Tuple::LEN] == 1)))
+    }
+}
+
+/// Puts the ends of frames back to what they were before address translation. Clones are handles to the same one;
+/// it belongs to one thread.
+#[derive(Clone, Debug)]
+pub struct Translator(Rc<RefCell<Translation>>);
+
+#[derive(Debug)]
+struct Translation {
+    asker: Asker,
+    hash_key: (u64, u64),
+    /// Made when it is first needed.
+    table: Option<NatTable>,
+    counters: TranslatorCounters,
+}
+
+/// What was asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TranslatorCounters {
+    /// Connections asked for.
+    pub asked: u64,
+    /// Of them, those that were not answered in time: the frame went as it was.
+    pub late: u64,
+    /// Frames that went as they were because too many others asked.
+    pub skipped: u64,
+}
+
+impl Translator {
+    /// Connections are asked for through `socket`, one of a [`pair()`], and told apart by this key, secret where
+    /// strangers open them.
+    #[must_use]
+    pub fn new(socket: OwnedFd, hash_key: (u64, u64)) -> Self {
+        let counters = TranslatorCounters::default();
+        let asker = Asker::new(socket);
+        Self(Rc::new(RefCell::new(Translation { asker, hash_key, table: None, counters })))
+    }
+
+    /// What was asked so far.
+    #[must_use]
+    pub fn counters(&self) -> TranslatorCounters {
+        self.0.borrow().counters
+    }
+
+    /// Puts the ends of a frame that is `passing` at `now` into `key`, if they are known, or can be asked for:
+    /// `budget` is how many more may be.
+    pub(super) fn translate(
+        &self,
+        passing: &Passing,
+        key: &mut FlowKey,
+        now: Instant,
+        budget: &mut u32,
+    ) {
+        if let Some(other) = self.0.borrow_mut().other(passing, now, budget) {
+            passing.ends(&other).substitute(key);
+        }
+    }
+}
+
+impl Translation {
+    /// The tuple in the other direction, if there is a connection and it is known.
+    fn other(&mut self, passing: &Passing, now: Instant, budget: &mut u32) -> Option<Tuple> {
+        let Passing { inward, opens, .. } = passing;
+        let table = self.table.get_or_insert_with(|| NatTable::new(self.hash_key));
+        while let Some((asked, other)) = self.asker.answer(false) {
+            table.learn(&asked, other, now);
+        }
+        match table.find(inward, *opens, now) {
+            Known::Other(other) => return Some(other),
+            Known::Nowhere | Known::Asked => return None,
+            Known::No => {}
+        }
+        if *budget == 0 || !self.asker.ask(inward) {
+            self.counters.skipped += 1;
+            table.forget(inward);
+            return None;
+        }
+        (*budget, self.counters.asked) = (*budget - 1, self.counters.asked + 1);
+        while let Some((asked, other)) = self.asker.answer(true) {
+            table.learn(&asked, other, now);
+            if asked == *inward {
+                return other;
+            }
+        }
+        // Whoever answers is busy: others are not to wait for it as well.
+        (*budget, self.counters.late) = (0, self.counters.late + 1);
+        None
     }
 }
 
