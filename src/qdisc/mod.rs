@@ -8,7 +8,7 @@
 //! Deliberately different from Linux: one call does a bounded amount of work ([`WORK_BOUND`], [`DROP_BOUND`])
 //! and says so or leaves the rest to the next.
 //! Packets of a tin that a change of configuration gives up move to Best Effort; Linux discards them.
-//! Left out: NAT (spec §4.7).
+//! Left out: looking through NAT (`packet::nat`, spec §4.7), which is done before a frame is handed in.
 
 mod ack_filter;
 mod auto_split;

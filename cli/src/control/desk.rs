@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex as AsyncMutex, Notify, broadcast};
 use ucake::io::pool::FrameBuf;
+use ucake::qdisc::Change;
 use ucake_cli::egress::{self, Egress};
 use ucake_cli::protocol::{
     Class, Event, Kind, Order, PortLine, Refusal, Reply, Request, Shown, State, Supervision, Verb,
@@ -147,10 +148,7 @@ impl Desk {
         let words = if order.verb == Verb::Del { "" } else { &order.words };
         let change = words::parse_line(words)
             .map_err(|error| Refusal::new(Class::Words, error.to_string()))?;
-        if change.nat == Some(true) && !self.conntrack {
-            let error = egress::StateError::NoConntrack;
-            return Err(Refusal::new(Class::State, error.to_string()));
-        }
+        refuse_nat(&change, self.conntrack)?;
         let mut line = self.line.lock().await;
         let next_handle = line.next_handle;
         let command = egress::Command {
@@ -177,6 +175,14 @@ impl Desk {
         }
         Ok(Reply::Done)
     }
+}
+
+/// Refuses what takes conntrack where there is none.
+fn refuse_nat(change: &Change, conntrack: bool) -> Result<(), Refusal> {
+    if change.nat == Some(true) && !conntrack {
+        return Err(Refusal::new(Class::State, egress::StateError::NoConntrack.to_string()));
+    }
+    Ok(())
 }
 
 /// The handle to give out after `handle`.
@@ -247,6 +253,16 @@ fn stopped() -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nat_is_refused_without_conntrack_and_its_opposite_is_not() {
+        let change = |line| words::parse_line(line).expect("words of cake");
+        let refusal = refuse_nat(&change("bandwidth 5mbit nat"), false).expect_err("no conntrack");
+        assert!(refusal.message.starts_with("Error: No conntrack support in kernel."));
+        assert!(refuse_nat(&change("nat"), true).is_ok());
+        assert!(refuse_nat(&change("nonat"), false).is_ok());
+        assert!(refuse_nat(&change("nat nonat"), false).is_ok());
+    }
 
     #[test]
     fn handles_go_round_among_those_of_our_own() {
