@@ -173,9 +173,9 @@ async fn attend(stream: &UnixStream, seat: &Seat, desk: &Desk) -> Result<(), Lin
         let reply = match protocol::read_request(&line) {
             Ok(Request::Watch) => return watch(stream, &mut lines, desk.changes()).await,
             Ok(request) => desk.answer(request).await,
-            Err(refusal) => Reply::Refused(refusal),
+            Err(refusal) => protocol::write_reply(&Reply::Refused(refusal)).into(),
         };
-        lines::send(stream, &reply, READ_PATIENCE).await?;
+        lines::send_line(stream, &reply, READ_PATIENCE).await?;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Requests become commands of the bridge that has the port, and what comes back becomes replies.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex as AsyncMutex, Notify, broadcast};
 use ucake_cli::egress;
 use ucake_cli::protocol::{
-    Class, Event, Kind, Order, PortLine, Refusal, Reply, Request, Shown, State, Supervision, Verb,
+    self, Class, Event, Kind, Order, PortLine, Refusal, Reply, Request, Shown, State, Supervision,
+    Verb,
 };
 use ucake_cli::words;
 
@@ -124,6 +126,8 @@ struct Seen {
     /// How many changes had been made before.
     made: u64,
     shown: Vec<Shown>,
+    /// What was said of it so far, of one port or of all: however many ask, it is written once.
+    lines: BTreeMap<Option<String>, Arc<str>>,
 }
 
 impl Desk {
@@ -148,37 +152,38 @@ impl Desk {
         self.whose.watchers.subscribe()
     }
 
-    /// What to say to a request.
-    pub(super) async fn answer(&self, request: Request) -> Reply {
+    /// What to say to a request: a line.
+    pub(super) async fn answer(&self, request: Request) -> Arc<str> {
         let answer = match request {
+            Request::Show { port, queues } => match self.show(port.as_deref(), queues).await {
+                Ok(line) => return line,
+                Err(refusal) => Err(refusal),
+            },
             Request::Hello => Ok(self.hello()),
             Request::Ports => self.list().await,
-            Request::Show { port, queues } => self.show(port.as_deref(), queues).await,
             Request::Apply(order) => self.apply(&order).await,
             Request::Watch => Ok(Reply::Watching),
         };
-        answer.unwrap_or_else(Reply::Refused)
+        protocol::write_reply(&answer.unwrap_or_else(Reply::Refused)).into()
     }
 
     async fn list(&self) -> Result<Reply, Refusal> {
-        let shown = self.line.lock().await.shown(false).await?;
-        let line = |Shown { port, device, state, .. }: Shown| {
+        let mut line = self.line.lock().await;
+        let shown = &line.see(false).await?.shown;
+        let line = |Shown { port, device, state, .. }: &Shown| {
             let kind = match state {
                 State::Cake { .. } => Kind::Cake,
                 State::Pfifo { .. } => Kind::Pfifo,
             };
-            PortLine { port, device, kind }
+            PortLine { port: port.clone(), device: device.clone(), kind }
         };
-        Ok(Reply::Ports { ports: shown.into_iter().map(line).collect() })
+        Ok(Reply::Ports { ports: shown.iter().map(line).collect() })
     }
 
-    async fn show(&self, port: Option<&str>, queues: bool) -> Result<Reply, Refusal> {
+    async fn show(&self, port: Option<&str>, queues: bool) -> Result<Arc<str>, Refusal> {
         let wanted = port.map(|port| self.find(port)).transpose()?;
-        let mut disciplines = self.line.lock().await.shown(queues).await?;
-        if let Some((member, number)) = wanted {
-            disciplines.retain(|shown| shown.port == member.ports[number].port);
-        }
-        Ok(Reply::Shown { disciplines })
+        let wanted = wanted.map(|(member, number)| member.ports[number].port.clone());
+        Ok(self.line.lock().await.see(queues).await?.line(wanted))
     }
 
     /// The bridge of a port, by either of its names, and the number of the port.
@@ -225,12 +230,20 @@ pub(crate) fn following(handle: u16) -> u16 {
 
 impl Line {
     /// All disciplines, as they were a moment ago at most.
-    async fn shown(&mut self, queues: bool) -> Result<Vec<Shown>, Refusal> {
+    async fn see(&mut self, queues: bool) -> Result<&mut Seen, Refusal> {
         let made = self.whose.made.load(Ordering::Acquire);
-        let is_fresh = |seen: &&Seen| seen.made == made && seen.at.elapsed() < FRESH;
-        if let Some(seen) = self.seen[usize::from(queues)].as_ref().filter(is_fresh) {
-            return Ok(seen.shown.clone());
+        let is_fresh = |seen: &Seen| seen.made == made && seen.at.elapsed() < FRESH;
+        let kept = usize::from(queues);
+        if !self.seen[kept].as_ref().is_some_and(is_fresh) {
+            let shown = self.look(queues).await;
+            let (at, lines) = (Instant::now(), BTreeMap::new());
+            self.seen[kept] = (!shown.is_empty()).then_some(Seen { at, made, shown, lines });
         }
+        self.seen[kept].as_mut().ok_or_else(stopped)
+    }
+
+    /// All disciplines, as they are.
+    async fn look(&mut self, queues: bool) -> Vec<Shown> {
         let look = self.is_to_look();
         let (mut shown, mut lost) = (Vec::new(), Lost::new());
         for member in self.roster.members() {
@@ -245,12 +258,7 @@ impl Line {
         if look {
             self.whose.set_lost(lost);
         }
-        if shown.is_empty() {
-            return Err(stopped());
-        }
-        let seen = Seen { at: Instant::now(), made, shown: shown.clone() };
-        self.seen[usize::from(queues)] = Some(seen);
-        Ok(shown)
+        shown
     }
 
     /// Whether it is time to ask the system what was lost before reading: without a supervisor nobody tells it.
@@ -280,6 +288,20 @@ impl Line {
             .ok_or_else(stopped)?
             .map_err(|error| Refusal::new(Class::State, error.to_string()))?;
         Ok((event, told.map(|told| member.shown(number, told, &self.whose))))
+    }
+}
+
+impl Seen {
+    /// What is to be said of a port, or of all.
+    fn line(&mut self, port: Option<String>) -> Arc<str> {
+        if let Some(line) = self.lines.get(&port) {
+            return Arc::clone(line);
+        }
+        let is_wanted = |shown: &&Shown| port.as_ref().is_none_or(|port| shown.port == *port);
+        let disciplines = self.shown.iter().filter(is_wanted).cloned().collect();
+        let line: Arc<str> = protocol::write_reply(&Reply::Shown { disciplines }).into();
+        self.lines.insert(port, Arc::clone(&line));
+        line
     }
 }
 
