@@ -303,6 +303,7 @@ struct Ours {
     #[serde(skip_serializing_if = "Option::is_none")]
     lateness_us: Option<i64>,
     catch_up_capped: u64,
+    given_up_us: i64,
     clock_went_back: u64,
 }
 
@@ -319,6 +320,7 @@ impl Ours {
             lateness_us: (config.split_gso == SplitGso::Auto)
                 .then_some(Span::micros(stats.lateness)),
             catch_up_capped: stats.catch_up_capped,
+            given_up_us: stats.given_up.micros(),
             clock_went_back: stats.clock_went_back,
         }
     }
@@ -518,7 +520,13 @@ mod tests {
     #[test]
     fn what_only_ucake_knows_is_under_its_own_key_and_asked_for() {
         let config = config("auto-split-gso burst 1ms");
-        let stats = Stats { runs: 4, sent_packets: 30, catch_up_capped: 2, ..Stats::default() };
+        let stats = Stats {
+            runs: 4,
+            sent_packets: 30,
+            catch_up_capped: 2,
+            given_up: Span::from_millis(3),
+            ..Stats::default()
+        };
         let plain = qdisc(&place(None), &config, &stats, Format::default());
         assert!(plain.get("ucake").is_none());
         assert_eq!(plain["options"]["split_gso"], true);
@@ -530,6 +538,7 @@ mod tests {
         assert_eq!((&ours["burst_us"], &ours["rtt_step_us"]), (&1_000.into(), &512.into()));
         assert_eq!((&ours["runs"], &ours["mean_run"]), (&4.into(), &7.5.into()));
         assert_eq!(ours["catch_up_capped"], 2);
+        assert_eq!(ours["given_up_us"], 3000);
         assert_eq!(ours["lateness_us"], 0);
     }
 

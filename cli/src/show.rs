@@ -209,8 +209,11 @@ pub fn runs(config: &Config, stats: &Stats) -> String {
 
 /// What only ucake counts: the line of [`runs`] whatever the configuration, and what the clock did.
 pub fn details(config: &Config, stats: &Stats) -> String {
-    let Stats { catch_up_capped, clock_went_back, .. } = stats;
-    let clock = format!(" catch-up capped {catch_up_capped}, clock went back {clock_went_back}\n");
+    let Stats { catch_up_capped, given_up, clock_went_back, .. } = stats;
+    let given_up = value::time(*given_up);
+    let clock = format!(
+        " catch-up capped {catch_up_capped} ({given_up} given up), clock went back {clock_went_back}\n"
+    );
     runs_line(config, stats) + &clock
 }
 
@@ -335,8 +338,8 @@ mod tests {
 
     use super::*;
     use crate::recorded::{self, DIFFERENT, config, golden};
+    use crate::words::parse_line;
     use crate::words::table::{self, Value};
-    use crate::words::{Mechanisms, parse_with};
 
     /// The cells of one row of the text of `-s`.
     fn cells(text: &str, label: &str) -> Vec<String> {
@@ -379,7 +382,7 @@ mod tests {
         let mut refused = 0;
         for case in golden().iter().filter(|case| case["exit"] != 0) {
             let words = case["words"].as_str().expect("words");
-            let error = parse_with(Mechanisms::All, words).expect_err(words);
+            let error = parse_line(words).expect_err(words);
             let message = case["stderr"].as_str().expect("a message");
             // `tc` prints a backslash and an n where it means a line feed.
             let message = message.trim_end_matches("\\n");
@@ -390,7 +393,7 @@ mod tests {
         }
         assert_eq!(refused, 10);
         for words in DIFFERENT {
-            assert!(parse_with(Mechanisms::All, words).is_err(), "{words}");
+            assert!(parse_line(words).is_err(), "{words}");
         }
     }
 
@@ -485,12 +488,13 @@ mod tests {
     #[test]
     fn details_follow_what_tc_prints() {
         let place = Place { handle: 0x8001, dev: None, refcnt: 2 };
-        let stats = Stats { runs: 2_000, catch_up_capped: 3, ..example() };
+        let stats =
+            Stats { runs: 2_000, catch_up_capped: 3, given_up: Span::from_millis(41), ..example() };
         let format = Format { statistics: true, ..Format::default() };
         let plain = qdisc(&place, &config(""), &stats, format);
         let full = qdisc(&place, &config(""), &stats, Format { details: true, ..format });
         let expected = " runs 2000 (mean 20.9 packets, largest 0b)\n \
-                        catch-up capped 3, clock went back 0\n";
+                        catch-up capped 3 (41ms given up), clock went back 0\n";
         assert_eq!(full, plain + expected);
     }
 
@@ -646,13 +650,13 @@ mod tests {
         #[test]
         fn the_words_shown_make_the_same_configuration_again(config in any_config()) {
             let shown = options(&config);
-            let change = parse_with(Mechanisms::All, &shown).expect(&shown);
+            let change = parse_line(&shown).expect(&shown);
             prop_assert_eq!(Config::default().changed_by(&change), config, "{}", shown);
         }
 
         #[test]
         fn the_words_that_any_words_show_make_the_same_configuration(line in any_line()) {
-            let Ok(change) = parse_with(Mechanisms::All, &line) else { return Ok(()) };
+            let Ok(change) = parse_line(&line) else { return Ok(()) };
             let config = Config::default().changed_by(&change);
             for format in [Format::default(), Format { iec: true, ..Format::default() }] {
                 // Units of 1024 do not express every rate, but what they express they express again.
@@ -667,7 +671,7 @@ mod tests {
 
         #[test]
         fn no_words_whatever_make_the_parser_panic(line in "\\PC{0,40}") {
-            if let Err(error) = parse_with(Mechanisms::All, &line) {
+            if let Err(error) = parse_line(&line) {
                 prop_assert!(!error.to_string().is_empty());
             }
         }

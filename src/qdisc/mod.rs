@@ -91,6 +91,11 @@ pub trait Discipline<F> {
     fn wants_min_rtt(&self) -> bool {
         false
     }
+
+    /// Whether addresses and ports in [`Meta::flow`] are to be those from before address translation (spec §4.7).
+    fn wants_nat(&self) -> bool {
+        false
+    }
 }
 
 /// What became of a frame that was handed in.
@@ -347,6 +352,7 @@ impl<F: Frame> Cake<F> {
             adjusted_size: self.lengths.adjusted_size(),
             average_network_offset: self.lengths.average_network_offset(),
             catch_up_capped: self.shaper.catch_up_capped(),
+            given_up: self.shaper.given_up(),
             clock_went_back: self.counters.clock_went_back,
             runs: self.bursts.runs(),
             largest_burst: self.bursts.largest(),
@@ -735,6 +741,10 @@ impl<F: Frame> Discipline<F> for Cake<F> {
 
     fn wants_min_rtt(&self) -> bool {
         self.config.split_gso == SplitGso::Auto && self.config.rtt_step != Span::ZERO
+    }
+
+    fn wants_nat(&self) -> bool {
+        self.config.nat
     }
 }
 
