@@ -30,6 +30,7 @@ use ucake::io::inherited;
 use ucake_cli::sandbox::Report;
 
 use crate::control::Socket;
+use crate::run::aside;
 use crate::signals::{Asked, Signals};
 use crate::work;
 pub(crate) use data::main as data;
@@ -59,7 +60,7 @@ const LONGEST_RELAY_PAUSE: Duration = Duration::from_secs(10);
 /// # Errors
 /// The work cannot go on.
 pub(crate) fn run(
-    kept: Kept,
+    mut kept: Kept,
     ports: Vec<OwnedFd>,
     socket: Option<Socket>,
 ) -> anyhow::Result<ExitCode> {
@@ -71,6 +72,7 @@ pub(crate) fn run(
     }
     runtime.context("cannot start")?.block_on(async {
         let signals = Signals::watch().context("cannot watch for signals")?;
+        aside::stand_aside(&mut kept.bridges);
         let health = Health::new();
         let supervisor = Supervisor {
             kept,
@@ -125,6 +127,12 @@ enum End {
 
 impl Supervisor {
     async fn run(mut self) -> anyhow::Result<()> {
+        let outcome = self.supervise().await;
+        aside::undo(&self.kept.bridges);
+        outcome
+    }
+
+    async fn supervise(&mut self) -> anyhow::Result<()> {
         loop {
             let end = match self.start() {
                 Ok((worker, link)) => self.watch(worker, &link).await,
@@ -255,7 +263,9 @@ impl Supervisor {
         service::reloading();
         let outcome = match reload::reload(&self.kept, &self.ports) {
             Ok(reload) => {
-                let Reload { kept, ports, orders } = reload;
+                let Reload { mut kept, ports, orders } = reload;
+                aside::undo_gone(&self.kept.bridges, &kept.bridges);
+                aside::stand_aside(&mut kept.bridges);
                 if kept.log != self.kept.log {
                     kept.log.into_iter().for_each(crate::log::set_level);
                 }
