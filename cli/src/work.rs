@@ -21,7 +21,7 @@ use ucake::dql::DqlStats;
 use ucake::io::driver::{self, Bridge, BridgeError, PortSnapshot};
 use ucake::io::packet_socket::{self, PacketPort, PacketSocket};
 use ucake::io::plain_tap::{AnyTap, PlainTap};
-use ucake::io::pool::FrameBuf;
+use ucake::io::pool::{FrameBuf, Pool};
 use ucake::io::port::{Counters, Port};
 use ucake::io::tap::{self, Tap};
 use ucake::io::timer::Timer;
@@ -57,6 +57,8 @@ pub(crate) struct Work {
     passing_through: bool,
     /// Those that have ended, for their statistics.
     ended: Vec<(Member, Egresses)>,
+    /// Where the frames of all bridges are.
+    pool: Pool,
     /// How to reach those that run.
     pub(crate) handle: Handle,
 }
@@ -95,6 +97,7 @@ impl Work {
             control: None,
             passing_through: kept.supervision.passing_through,
             ended: Vec::new(),
+            pool: Pool::new(),
             handle,
         };
         for bridge in &kept.bridges {
@@ -113,6 +116,7 @@ impl Work {
         let leaving = |port| egress(port, self.passing_through);
         let (lan, wan) = (put_to_work(&ports[0], lan)?, put_to_work(&ports[1], wan)?);
         let mut bridge = Bridge::new(lan, wan, leaving(&ports[1]), leaving(&ports[0]))
+            .with_pool(&self.pool)
             .with_hash_key(crate::secret().hash_key)
             .with_coalescing((*coalesce).into());
         bridge.set_doorbell((*doorbell).into());

@@ -206,6 +206,14 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
         }
     }
 
+    /// The same bridge, with its frames in `pool`, which other bridges of this thread may share: what is kept for the
+    /// next frames is then kept once.
+    #[must_use]
+    pub fn with_pool(mut self, pool: &Pool) -> Self {
+        self.pool = pool.clone();
+        self
+    }
+
     /// The same bridge, telling connections apart by this key; secret where strangers open them.
     #[must_use]
     pub fn with_hash_key(mut self, key: (u64, u64)) -> Self {
