@@ -6,6 +6,7 @@
 pub mod aside;
 pub mod batch;
 pub mod clock;
+pub mod conntrack;
 pub mod delayed;
 pub mod driver;
 mod handed;

@@ -5,7 +5,7 @@
 //! Left out: what it means for a device (`ucake::io::aside`).
 
 use tracing::{debug, warn};
-use ucake::io::aside::{AsideError, Habit, stand_aside as on_device};
+use ucake::io::aside::{Aside, AsideError, Habit, stand_aside as on_device};
 use ucake_cli::plan::PortName;
 
 use crate::supervise::state::{KeptBridge, KeptPort};
@@ -49,7 +49,7 @@ pub(crate) fn undo_gone(before: &[KeptBridge], now: &[KeptBridge]) {
 
 fn undo_unless(bridges: &[KeptBridge], stays: impl Fn(&KeptPort) -> bool) {
     let ports = bridges.iter().flat_map(|bridge| &bridge.ports).filter(|port| !stays(port));
-    for error in ports.filter_map(|port| port.aside.as_ref()).flat_map(|aside| aside.undo()) {
+    for error in ports.filter_map(|port| port.aside.as_ref()).flat_map(Aside::undo) {
         warn!(reason = %error, "not everything could be put back");
     }
 }
