@@ -81,6 +81,7 @@ fn open_port(name: &PortName, config: Config, handle: u16) -> anyhow::Result<(Ke
         state: cake(config),
         counts: KeptCounts::default(),
         lost: None,
+        aside: None,
     };
     Ok((port, fd))
 }

@@ -30,6 +30,7 @@ use ucake::io::inherited;
 use ucake_cli::sandbox::Report;
 
 use crate::control::Socket;
+use crate::run::aside;
 use crate::signals::{Asked, Signals};
 use crate::translation;
 use crate::work;
@@ -62,7 +63,7 @@ const LONGEST_RELAY_PAUSE: Duration = Duration::from_secs(10);
 /// # Errors
 /// The work cannot go on.
 pub(crate) fn run(
-    kept: Kept,
+    mut kept: Kept,
     ports: Vec<OwnedFd>,
     socket: Option<Socket>,
 ) -> anyhow::Result<ExitCode> {
@@ -74,6 +75,7 @@ pub(crate) fn run(
     }
     runtime.context("cannot start")?.block_on(async {
         let signals = Signals::watch().context("cannot watch for signals")?;
+        aside::stand_aside(&mut kept.bridges);
         let health = Health::new();
         let supervisor = Supervisor {
             kept,
@@ -128,6 +130,12 @@ enum End {
 
 impl Supervisor {
     async fn run(mut self) -> anyhow::Result<()> {
+        let outcome = self.supervise().await;
+        aside::undo(&self.kept.bridges);
+        outcome
+    }
+
+    async fn supervise(&mut self) -> anyhow::Result<()> {
         loop {
             let end = match self.start() {
                 Ok((worker, link)) => self.watch(worker, &link).await,
@@ -266,7 +274,9 @@ impl Supervisor {
         service::reloading();
         let outcome = match reload::reload(&self.kept, &self.ports) {
             Ok(reload) => {
-                let Reload { kept, ports, orders } = reload;
+                let Reload { mut kept, ports, orders } = reload;
+                aside::undo_gone(&self.kept.bridges, &kept.bridges);
+                aside::stand_aside(&mut kept.bridges);
                 if kept.log != self.kept.log {
                     kept.log.into_iter().for_each(crate::log::set_level);
                 }

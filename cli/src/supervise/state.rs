@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use ucake::dql::DqlStats;
+use ucake::io::aside::Aside;
 use ucake::io::driver::PortSnapshot;
 use ucake::io::lateness::Lateness;
 use ucake::io::port::Counters;
@@ -91,6 +92,9 @@ pub(crate) struct KeptPort {
     pub(crate) counts: KeptCounts,
     /// What its device lost before it was read.
     pub(crate) lost: Option<u64>,
+    /// What the host gave up on its device, to be put back; nothing as long as it was not asked to.
+    #[serde(default)]
+    pub(crate) aside: Option<Aside>,
 }
 
 /// What a descriptor is, and what else one has to know to use it.
@@ -291,6 +295,7 @@ pub(super) mod tests {
             state: cake(0, 0),
             counts: KeptCounts::default(),
             lost: None,
+            aside: None,
         };
         let ports = [port("tap:lan0", 0x8002), port("tap:wan0", 0x8001)];
         Kept {
