@@ -1,0 +1,20 @@
+//! The examples say what they said.
+
+use super::golden::assert_golden;
+
+#[allow(dead_code, reason = "its main is not called")]
+#[path = "../../examples/custom_discipline.rs"]
+mod custom_discipline;
+#[allow(dead_code, reason = "its main is not called")]
+#[path = "../../examples/virtual_minute.rs"]
+mod virtual_minute;
+
+#[test]
+fn a_virtual_minute_is_the_same_everywhere() {
+    assert_golden("virtual_minute", &virtual_minute::minute());
+}
+
+#[test]
+fn a_discipline_of_ones_own_stands_between_drop_tail_and_cake() {
+    assert_golden("custom_discipline", &custom_discipline::comparison());
+}
