@@ -291,6 +291,7 @@ struct Ours {
     largest_burst: u32,
     lateness_us: i64,
     catch_up_capped: u64,
+    given_up_us: i64,
     clock_went_back: u64,
 }
 
@@ -306,6 +307,7 @@ impl Ours {
             largest_burst: stats.largest_burst.bytes(),
             lateness_us: Span::micros(stats.lateness),
             catch_up_capped: stats.catch_up_capped,
+            given_up_us: stats.given_up.micros(),
             clock_went_back: stats.clock_went_back,
         }
     }
@@ -443,7 +445,13 @@ mod tests {
     #[test]
     fn what_only_ucake_knows_is_under_its_own_key_and_asked_for() {
         let config = config("auto-split-gso burst 1ms");
-        let stats = Stats { runs: 4, sent_packets: 30, catch_up_capped: 2, ..Stats::default() };
+        let stats = Stats {
+            runs: 4,
+            sent_packets: 30,
+            catch_up_capped: 2,
+            given_up: Span::from_millis(3),
+            ..Stats::default()
+        };
         let plain = qdisc(&place(None), &config, &stats, Format::default());
         assert!(plain.get("ucake").is_none());
         assert_eq!(plain["options"]["split_gso"], true);
@@ -455,5 +463,6 @@ mod tests {
         assert_eq!((&ours["burst_us"], &ours["rtt_step_us"]), (&1_000.into(), &512.into()));
         assert_eq!((&ours["runs"], &ours["mean_run"]), (&4.into(), &7.5.into()));
         assert_eq!(ours["catch_up_capped"], 2);
+        assert_eq!(ours["given_up_us"], 3000);
     }
 }

@@ -206,8 +206,11 @@ pub fn runs(config: &Config, stats: &Stats) -> String {
 
 /// What only ucake counts: the line of [`runs`] whatever the configuration, and what the clock did.
 pub fn details(stats: &Stats) -> String {
-    let Stats { catch_up_capped, clock_went_back, .. } = stats;
-    let clock = format!(" catch-up capped {catch_up_capped}, clock went back {clock_went_back}\n");
+    let Stats { catch_up_capped, given_up, clock_went_back, .. } = stats;
+    let given_up = value::time(*given_up);
+    let clock = format!(
+        " catch-up capped {catch_up_capped} ({given_up} given up), clock went back {clock_went_back}\n"
+    );
     runs_line(stats) + &clock
 }
 
@@ -442,12 +445,13 @@ mod tests {
     #[test]
     fn details_follow_what_tc_prints() {
         let place = Place { handle: 0x8001, dev: None, refcnt: 2 };
-        let stats = Stats { runs: 2_000, catch_up_capped: 3, ..example() };
+        let stats =
+            Stats { runs: 2_000, catch_up_capped: 3, given_up: Span::from_millis(41), ..example() };
         let format = Format { statistics: true, ..Format::default() };
         let plain = qdisc(&place, &config(""), &stats, format);
         let full = qdisc(&place, &config(""), &stats, Format { details: true, ..format });
         let expected = " runs 2000 (mean 20.9 packets, largest 0b), wake-ups late by 0us\n \
-                        catch-up capped 3, clock went back 0\n";
+                        catch-up capped 3 (41ms given up), clock went back 0\n";
         assert_eq!(full, plain + expected);
     }
 

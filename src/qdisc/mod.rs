@@ -347,6 +347,7 @@ impl<F: Frame> Cake<F> {
             adjusted_size: self.lengths.adjusted_size(),
             average_network_offset: self.lengths.average_network_offset(),
             catch_up_capped: self.shaper.catch_up_capped(),
+            given_up: self.shaper.given_up(),
             clock_went_back: self.counters.clock_went_back,
             runs: self.bursts.runs(),
             largest_burst: self.bursts.largest(),

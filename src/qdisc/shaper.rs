@@ -88,6 +88,7 @@ pub struct Shaper {
     next_at: Instant,
     failsafe_at: Instant,
     catch_up_capped: u64,
+    given_up: Span,
 }
 
 impl Shaper {
@@ -147,9 +148,17 @@ impl Shaper {
         self.catch_up_capped
     }
 
+    /// The time that was let go by so: at the rate, what might have been sent in it is what is missing.
+    #[must_use]
+    pub fn given_up(&self) -> Span {
+        self.given_up
+    }
+
     fn cap_catch_up(&mut self, now: Instant) {
         if self.is_shaped() && now - self.next_at > CATCH_UP {
-            self.next_at = now - CATCH_UP;
+            let earliest = now - CATCH_UP;
+            self.given_up += earliest - self.next_at;
+            self.next_at = earliest;
             self.failsafe_at = self.failsafe_at.max(self.next_at);
             self.catch_up_capped += 1;
         }
@@ -289,6 +298,7 @@ mod tests {
         }
         assert_eq!(sent, 26, "25 ms at one packet per millisecond, and the one that is due");
         assert_eq!(shaper.catch_up_capped(), 1);
+        assert_eq!(shaper.given_up(), Span::from_millis(2000 - 25));
     }
 
     #[test]

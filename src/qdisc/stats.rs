@@ -38,6 +38,9 @@ pub struct Stats {
     pub average_network_offset: u16,
     /// Times the shaper was called so late that it let part of its rate go (`CATCH_UP`).
     pub catch_up_capped: u64,
+    /// The time that it let go by so. What was sent and what the rate gives in this time are together what the rate
+    /// gives in all the time that something was queued.
+    pub given_up: Span,
     /// Times `now` was earlier than before; such a call is answered as if no time had passed.
     pub clock_went_back: u64,
     /// Runs delivered: packets that left one queue back to back at one instant.
@@ -88,6 +91,7 @@ impl Stats {
             self.average_network_offset = before.average_network_offset;
         }
         add(&mut self.catch_up_capped, before.catch_up_capped);
+        self.given_up += before.given_up;
         add(&mut self.clock_went_back, before.clock_went_back);
         add(&mut self.runs, before.runs);
         self.largest_burst = self.largest_burst.max(before.largest_burst);
