@@ -2,7 +2,9 @@
 
 use std::error::Error;
 
-use plotters::prelude::{ChartBuilder, IntoDrawingArea as _, LineSeries, PathElement, SVGBackend};
+use plotters::prelude::{
+    ChartBuilder, IntoDrawingArea as _, LineSeries, PathElement, SVGBackend, SeriesLabelPosition,
+};
 use plotters::style::{BLACK, Color as _, RGBColor, WHITE};
 
 /// Told apart by people who do not see all colours (Okabe and Ito), and in grey.
@@ -33,7 +35,12 @@ pub(crate) fn lines(
         let key = move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2));
         chart.draw_series(line)?.label(*name).legend(key);
     }
-    chart.configure_series_labels().background_style(WHITE).border_style(BLACK).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::MiddleMiddle)
+        .background_style(WHITE)
+        .border_style(BLACK)
+        .draw()?;
     area.present()?;
     Ok(())
 }
