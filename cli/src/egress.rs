@@ -86,6 +86,11 @@ pub enum StateError {
     /// `del` of another handle than that of the one that is there.
     #[error("Error: Invalid handle.\n  the one that is there has handle {0:x}:")]
     WrongHandle(u16),
+    /// `nat` where nothing can be known about connections.
+    #[error(
+        "Error: No conntrack support in kernel.\n  leave \"nat\" out; it takes the module nf_conntrack_netlink, and root or CAP_NET_ADMIN"
+    )]
+    NoConntrack,
 }
 
 impl<F: Frame> Egress<F> {
@@ -329,6 +334,19 @@ impl<F: Frame> Discipline<F> for Egress<F> {
         match &self.current {
             Standing::Cake(cake) => cake.wants_min_rtt(),
             Standing::PassThrough(_) => false,
+        }
+    }
+
+    fn wants_nat(&self) -> bool {
+        match &self.current {
+            Standing::Cake(cake) => cake.wants_nat(),
+            Standing::PassThrough(_) => false,
+        }
+    }
+
+    fn held_up(&mut self) {
+        if let Standing::Cake(cake) = &mut self.current {
+            cake.held_up();
         }
     }
 }

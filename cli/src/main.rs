@@ -12,6 +12,7 @@ mod log;
 mod run;
 mod signals;
 mod supervise;
+mod translation;
 mod verbs;
 mod work;
 

@@ -295,8 +295,8 @@ mod tests {
 
     use super::*;
     use crate::recorded::{self, DIFFERENT, config, golden};
+    use crate::words::parse_line;
     use crate::words::table::{self, Value};
-    use crate::words::{Mechanisms, parse_with};
 
     /// The cells of one row of the text of `-s`.
     fn cells(text: &str, label: &str) -> Vec<String> {
@@ -339,7 +339,7 @@ mod tests {
         let mut refused = 0;
         for case in golden().iter().filter(|case| case["exit"] != 0) {
             let words = case["words"].as_str().expect("words");
-            let error = parse_with(Mechanisms::All, words).expect_err(words);
+            let error = parse_line(words).expect_err(words);
             let message = case["stderr"].as_str().expect("a message");
             // `tc` prints a backslash and an n where it means a line feed.
             let message = message.trim_end_matches("\\n");
@@ -350,7 +350,7 @@ mod tests {
         }
         assert_eq!(refused, 10);
         for words in DIFFERENT {
-            assert!(parse_with(Mechanisms::All, words).is_err(), "{words}");
+            assert!(parse_line(words).is_err(), "{words}");
         }
     }
 
@@ -576,13 +576,13 @@ mod tests {
         #[test]
         fn the_words_shown_make_the_same_configuration_again(config in any_config()) {
             let shown = options(&config);
-            let change = parse_with(Mechanisms::All, &shown).expect(&shown);
+            let change = parse_line(&shown).expect(&shown);
             prop_assert_eq!(Config::default().changed_by(&change), config, "{}", shown);
         }
 
         #[test]
         fn the_words_that_any_words_show_make_the_same_configuration(line in any_line()) {
-            let Ok(change) = parse_with(Mechanisms::All, &line) else { return Ok(()) };
+            let Ok(change) = parse_line(&line) else { return Ok(()) };
             let config = Config::default().changed_by(&change);
             for format in [Format::default(), Format { iec: true, ..Format::default() }] {
                 // Units of 1024 do not express every rate, but what they express they express again.
@@ -597,7 +597,7 @@ mod tests {
 
         #[test]
         fn no_words_whatever_make_the_parser_panic(line in "\\PC{0,40}") {
-            if let Err(error) = parse_with(Mechanisms::All, &line) {
+            if let Err(error) = parse_line(&line) {
                 prop_assert!(!error.to_string().is_empty());
             }
         }

@@ -18,10 +18,11 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tracing::{info, warn};
 use ucake::dql::DqlStats;
+use ucake::io::conntrack::Translator;
 use ucake::io::driver::{self, Bridge, BridgeError, PortSnapshot};
 use ucake::io::packet_socket::{self, PacketPort, PacketSocket};
 use ucake::io::plain_tap::{AnyTap, PlainTap};
-use ucake::io::pool::FrameBuf;
+use ucake::io::pool::{FrameBuf, Pool};
 use ucake::io::port::{Counters, Port};
 use ucake::io::tap::{self, Tap};
 use ucake::io::timer::Timer;
@@ -57,6 +58,10 @@ pub(crate) struct Work {
     passing_through: bool,
     /// Those that have ended, for their statistics.
     ended: Vec<(Member, Egresses)>,
+    /// Where the frames of all bridges are.
+    pool: Pool,
+    /// Who knows about connections.
+    translator: Option<Translator>,
     /// How to reach those that run.
     pub(crate) handle: Handle,
 }
@@ -79,12 +84,13 @@ pub(crate) struct Handle {
 }
 
 impl Work {
-    /// Makes ready what `kept` says; `fds` are the listener, if there is one, and both ports of each bridge. Without
-    /// CAKE if frames are to pass through. Call on a `LocalSet` of a current-thread tokio runtime.
+    /// Makes ready what `kept` says; `fds` are as it has them. Without CAKE if frames are to pass through. Call on a `LocalSet` of a current-thread tokio runtime.
     ///
     /// # Errors
     /// The system is out of resources.
-    pub(crate) fn new(kept: &Kept, fds: Vec<OwnedFd>, whose: Whose) -> anyhow::Result<Self> {
+    pub(crate) fn new(kept: &Kept, mut fds: Vec<OwnedFd>, whose: Whose) -> anyhow::Result<Self> {
+        let conntrack = if kept.conntrack { fds.pop() } else { None };
+        let hash_key = crate::secret().hash_key;
         let mut fds = fds.into_iter();
         let listener = kept.socket.as_ref().and_then(|_| fds.next());
         let (sender, wishes) = mpsc::unbounded_channel();
@@ -95,6 +101,8 @@ impl Work {
             control: None,
             passing_through: kept.supervision.passing_through,
             ended: Vec::new(),
+            pool: Pool::new(),
+            translator: conntrack.map(|fd| Translator::new(fd, hash_key)),
             handle,
         };
         for bridge in &kept.bridges {
@@ -102,7 +110,7 @@ impl Work {
             work.start(bridge, [next()?, next()?])?;
         }
         let Handle { roster, whose, .. } = work.handle.clone();
-        let desk = Desk::new(whose, roster, next_handle(&kept.bridges));
+        let desk = Desk::new(whose, roster, next_handle(&kept.bridges), kept.conntrack);
         work.control = listener.map(|fd| Control::start(fd.into(), desk)).transpose()?;
         Ok(work)
     }
@@ -113,6 +121,8 @@ impl Work {
         let leaving = |port| egress(port, self.passing_through);
         let (lan, wan) = (put_to_work(&ports[0], lan)?, put_to_work(&ports[1], wan)?);
         let mut bridge = Bridge::new(lan, wan, leaving(&ports[1]), leaving(&ports[0]))
+            .with_pool(&self.pool)
+            .with_translator(self.translator.clone())
             .with_hash_key(crate::secret().hash_key)
             .with_coalescing((*coalesce).into());
         bridge.set_doorbell((*doorbell).into());

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::batch::{Batch, Coalescing};
 use super::clock;
+use super::conntrack::Translator;
 use super::pool::{FrameBuf, Pool, Received};
 use super::port::{Counters, Port, PortError, Recv, Sent};
 use super::timer::Timer;
@@ -41,6 +42,8 @@ const SENT_RUNS: u64 = 16;
 const COMPLETION_POLL: Span = Span::from_micros(100);
 /// The same where nothing moves: a network card that is held up by its peer, say.
 const LONGEST_POLL: Span = Span::from_millis(5);
+/// Most connections asked for per turn and direction: each takes some 30 µs, in which nothing else is done.
+const MOST_ASKED: u32 = 8;
 /// A device holds little while no more than one part in so many of its limit is in flight.
 const QUIET_SHARE: u64 = 8;
 
@@ -52,6 +55,8 @@ pub struct Bridge<D> {
     paths: [Path<D>; 2],
     /// What is known of the connections that cross, while a discipline wants to know.
     round_trips: Option<RttTable>,
+    /// Where connections are asked for, if they can be.
+    translator: Option<Translator>,
     hash_key: (u64, u64),
     now: Instant,
     counters: BridgeCounters,
@@ -69,6 +74,14 @@ struct Path<D> {
     rings: u64,
     runs_sent: u64,
     look: Look,
+}
+
+/// What a path needs to know of the bridge it is part of.
+struct Surroundings<'a> {
+    pool: &'a Pool,
+    watch: Option<&'a mut RttTable>,
+    translator: Option<&'a Translator>,
+    now: Instant,
 }
 
 /// When to look at a device again that holds as much as it may.
@@ -200,10 +213,26 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
             ports: [lan, wan],
             paths: [path(0, 1, up), path(1, 0, down)],
             round_trips: None,
+            translator: None,
             hash_key: (0, 0),
             now: Instant::ZERO,
             counters: BridgeCounters::default(),
         }
+    }
+
+    /// The same bridge, with its frames in `pool`, which other bridges of this thread may share: what is kept for the
+    /// next frames is then kept once.
+    #[must_use]
+    pub fn with_pool(mut self, pool: &Pool) -> Self {
+        self.pool = pool.clone();
+        self
+    }
+
+    /// The same bridge, which looks through address translation where a discipline wants it to.
+    #[must_use]
+    pub fn with_translator(mut self, translator: Option<Translator>) -> Self {
+        self.translator = translator;
+        self
     }
 
     /// The same bridge, telling connections apart by this key; secret where strangers open them.
@@ -242,10 +271,15 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
         let mut next = Next::default();
         let watches = self.paths.iter().any(|path| path.discipline.wants_min_rtt());
         let table = || RttTable::new(self.hash_key);
-        let mut watch = watches.then(|| self.round_trips.get_or_insert_with(table));
+        let mut known = Surroundings {
+            pool: &self.pool,
+            watch: watches.then(|| self.round_trips.get_or_insert_with(table)),
+            translator: self.translator.as_ref(),
+            now,
+        };
         for path in &mut self.paths {
             let from = self.ports[path.ingress].as_mut();
-            next.more |= path.feed(from, &self.pool, watch.as_deref_mut(), now)?;
+            next.more |= path.feed(from, &mut known)?;
             path.drain(self.ports[path.egress].as_mut(), now, &mut next)?;
         }
         for port in &self.ports {
@@ -323,18 +357,23 @@ impl<D: Discipline<FrameBuf>> Path<D> {
     fn feed(
         &mut self,
         port: &mut dyn Port,
-        pool: &Pool,
-        mut watch: Option<&mut RttTable>,
-        now: Instant,
+        known: &mut Surroundings<'_>,
     ) -> Result<bool, PortError> {
-        let mut bytes = 0;
+        let (mut bytes, mut asks, now) = (0, MOST_ASKED, known.now);
+        let direction = self.direction();
+        let translator = known.translator.filter(|_| self.discipline.wants_nat());
         for _ in 0..READ_FRAMES {
-            match port.try_recv(pool)? {
+            match port.try_recv(known.pool)? {
                 Recv::Frame(Received { frame, mut meta }) => {
                     bytes += meta.len.bytes();
-                    if let Some(table) = &mut watch {
+                    if let Some(table) = &mut known.watch {
                         let seen = frame.sighting();
-                        meta.min_rtt = seen.and_then(|s| table.observe(self.direction(), &s, now));
+                        meta.min_rtt = seen.and_then(|seen| table.observe(direction, &seen, now));
+                    }
+                    if let Some(translator) = translator
+                        && let Some(passing) = frame.passing(direction == Direction::Up)
+                    {
+                        translator.translate(&passing, &mut meta.flow, now, &mut asks);
                     }
                     self.discipline.enqueue(frame, &meta, now);
                 }

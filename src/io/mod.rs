@@ -5,6 +5,7 @@
 
 pub mod batch;
 pub mod clock;
+pub mod conntrack;
 pub mod delayed;
 pub mod driver;
 mod handed;

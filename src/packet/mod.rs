@@ -10,6 +10,7 @@ pub mod coalesce;
 pub mod dissect;
 pub mod ecn;
 pub mod memory;
+pub mod nat;
 pub mod rtt;
 pub mod split;
 pub mod tcp;

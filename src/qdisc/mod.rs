@@ -91,6 +91,11 @@ pub trait Discipline<F> {
     fn wants_min_rtt(&self) -> bool {
         false
     }
+
+    /// Whether addresses and ports in [`Meta::flow`] are to be those from before address translation (spec §4.7).
+    fn wants_nat(&self) -> bool {
+        false
+    }
 }
 
 /// What became of a frame that was handed in.
@@ -736,6 +741,10 @@ impl<F: Frame> Discipline<F> for Cake<F> {
 
     fn wants_min_rtt(&self) -> bool {
         self.config.split_gso == SplitGso::Auto && self.config.rtt_step != Span::ZERO
+    }
+
+    fn wants_nat(&self) -> bool {
+        self.config.nat
     }
 }
 

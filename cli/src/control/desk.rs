@@ -58,6 +58,8 @@ pub(crate) struct Desk {
     roster: Roster,
     changes: broadcast::Sender<Reply>,
     line: AsyncMutex<Line>,
+    /// Whether anything can be known about connections.
+    conntrack: bool,
 }
 
 /// The way to the bridges, which one request at a time may go.
@@ -70,12 +72,13 @@ struct Line {
 }
 
 impl Desk {
-    /// For the bridges of `roster`; their disciplines have the handles before `next_handle`.
-    pub(crate) fn new(whose: Whose, roster: Roster, next_handle: u16) -> Self {
+    /// For the bridges of `roster`; their disciplines have the handles before `next_handle`. `nat` is refused without
+    /// `conntrack`.
+    pub(crate) fn new(whose: Whose, roster: Roster, next_handle: u16, conntrack: bool) -> Self {
         let (changes, _) = broadcast::channel(CHANGES_KEPT);
         let shown = [None, None];
         let line = Line { roster: roster.clone(), next_handle, whose: whose.clone(), shown };
-        Self { whose, roster, changes, line: AsyncMutex::new(line) }
+        Self { whose, roster, changes, line: AsyncMutex::new(line), conntrack }
     }
 
     fn hello(&self) -> Reply {
@@ -144,6 +147,10 @@ impl Desk {
         let words = if order.verb == Verb::Del { "" } else { &order.words };
         let change = words::parse_line(words)
             .map_err(|error| Refusal::new(Class::Words, error.to_string()))?;
+        if change.nat == Some(true) && !self.conntrack {
+            let error = egress::StateError::NoConntrack;
+            return Err(Refusal::new(Class::State, error.to_string()));
+        }
         let mut line = self.line.lock().await;
         let next_handle = line.next_handle;
         let command = egress::Command {

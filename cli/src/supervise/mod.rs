@@ -31,6 +31,7 @@ use ucake_cli::sandbox::Report;
 
 use crate::control::Socket;
 use crate::signals::{Asked, Signals};
+use crate::translation;
 use crate::work;
 pub(crate) use data::main as data;
 use health::{Health, Mode};
@@ -152,7 +153,11 @@ impl Supervisor {
         let mode = self.health.mode();
         self.kept.supervision.passing_through = mode != Mode::Shape;
         let (ours, theirs) = link::pair()?;
-        handover::send(&ours, &self.kept.write(), &self.descriptors())?;
+        let conntrack = translation::start();
+        self.kept.conntrack = conntrack.is_some();
+        let mut fds = self.descriptors();
+        fds.extend(conntrack.iter().map(|fd| fd.as_fd()));
+        handover::send(&ours, &self.kept.write(), &fds)?;
         let worker = match mode {
             Mode::Relay => Worker::thread(theirs)?,
             Mode::Shape | Mode::PassThrough => Worker::process(&self.kept.program, theirs)?,

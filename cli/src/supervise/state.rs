@@ -30,7 +30,7 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) type BridgeId = u32;
 
 /// Everything to start from but the descriptors: the listener first, if there is one, then both ports of each
-/// bridge.
+/// bridge, and where to ask about connections, if that can be done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Kept {
     /// [`VERSION`].
@@ -53,6 +53,9 @@ pub(crate) struct Kept {
     pub(crate) bridges: Vec<KeptBridge>,
     /// What happened to data processes so far.
     pub(crate) supervision: Supervision,
+    /// Whether there is somebody to ask about connections.
+    #[serde(default)]
+    pub(crate) conntrack: bool,
 }
 
 /// A bridge.
@@ -293,6 +296,7 @@ pub(super) mod tests {
                 doorbell: Bell::Batch,
             }],
             supervision: Supervision::default(),
+            conntrack: false,
         }
     }
 
