@@ -89,7 +89,7 @@ fn set_associative(flows: u16, seed: u64) -> u64 {
 
 /// Flows that find the queue of their hash taken.
 fn direct(flows: u16, seed: u64) -> u64 {
-    let mut taken = [false; QUEUES as usize];
+    let mut taken = vec![false; usize::try_from(QUEUES).unwrap_or_default()];
     let mut shared = 0;
     for number in 0..flows {
         let mut hasher = SipHasher13::new_with_keys(seed, 0);
