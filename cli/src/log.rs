@@ -2,16 +2,18 @@
 //!
 //! Problem: a configuration file says how much, and it is read after the first words are due, and again later.
 //! Source: `RUST_LOG`, which says it in more detail and therefore wins.
-//! Law: warnings and what is worse, unless somebody says otherwise.
+//! Law: warnings and what is worse, unless somebody says otherwise. Colours are for terminals, and the journal knows the
+//! time itself.
 //! Left out: where it goes from there.
 
+use std::io::{IsTerminal as _, stderr};
 use std::sync::OnceLock;
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::reload::{Handle, Layer};
+use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Registry, fmt};
+use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt};
 use ucake_cli::plan::LogLevel;
 
 /// What turns it up and down while we run; nothing where the environment has a say.
@@ -20,11 +22,13 @@ static LEVEL: OnceLock<Handle<EnvFilter, Registry>> = OnceLock::new();
 /// From now on.
 pub(crate) fn to_stderr() {
     let filter = filter(LevelFilter::WARN);
-    let (filter, handle) = Layer::new(filter);
-    tracing_subscriber::registry()
-        .with(filter)
-        .with(fmt::layer().with_writer(std::io::stderr))
-        .init();
+    let (filter, handle) = reload::Layer::new(filter);
+    let layer = fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());
+    let layer = match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => layer.without_time().boxed(),
+        None => layer.boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(layer).init();
     if std::env::var_os(EnvFilter::DEFAULT_ENV).is_none() {
         // Once is all it is called.
         let _ = LEVEL.set(handle);

@@ -3,6 +3,7 @@
 //! Law: what is asked for becomes a [`Plan`], what it names is opened here, once; who handles the frames is somebody
 //! else's, with a supervisor ([`crate::supervise`]) or without.
 
+pub(crate) mod aside;
 pub(crate) mod open;
 mod plan;
 
@@ -102,23 +103,35 @@ fn alone(mut kept: Kept, ports: Vec<OwnedFd>, socket: Option<&Socket>) -> anyhow
         let listener = socket.map(Socket::listener).transpose()?.map(OwnedFd::from);
         let fds = listener.into_iter().chain(ports).chain(conntrack).collect();
         let whose = Whose::new(std::process::id(), false);
-        let mut work = Work::new(&kept, fds, whose)?;
         let signals = Signals::watch().context("cannot watch for signals")?;
-        let signals = tokio::task::spawn_local(obey_signals(signals, work.handle.clone()));
-        let outcome = work.run().await;
-        signals.abort();
-        crate::print(&work.table(None));
+        aside::stand_aside(&mut kept.bridges);
+        let outcome = shape(&kept, fds, whose, signals).await;
+        aside::undo(&kept.bridges);
         outcome
     })?;
     info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
+async fn shape(
+    kept: &Kept,
+    fds: Vec<OwnedFd>,
+    whose: Whose,
+    signals: Signals,
+) -> anyhow::Result<()> {
+    let mut work = Work::new(kept, fds, whose)?;
+    let signals = tokio::task::spawn_local(obey_signals(signals, work.handle.clone()));
+    let outcome = work.run().await;
+    signals.abort();
+    crate::print(&work.table(true));
+    outcome
+}
+
 /// Does what signals ask for until one asks for the end.
 async fn obey_signals(mut signals: Signals, handle: Handle) {
     loop {
         match signals.next().await {
-            Asked::Show => crate::print(&handle.table(None).await),
+            Asked::Show => crate::print(&handle.table(true).await),
             Asked::Upgrade => warn!("no upgrade without a supervisor"),
             Asked::Reload => warn!("nothing is read again without a supervisor"),
             Asked::Stop => return handle.stop(),
