@@ -18,7 +18,7 @@ use ucake::units::{FrameLen, MemSize};
 mod chart;
 
 /// Queues of either table.
-const QUEUES: u64 = 1024;
+const QUEUES: usize = 1024;
 /// What the published table has.
 const TABLE: [u16; 10] = [38, 100, 200, 256, 300, 400, 500, 600, 800, 1024];
 
@@ -89,12 +89,12 @@ fn set_associative(flows: u16, seed: u64) -> u64 {
 
 /// Flows that find the queue of their hash taken.
 fn direct(flows: u16, seed: u64) -> u64 {
-    let mut taken = vec![false; usize::try_from(QUEUES).unwrap_or_default()];
+    let mut taken = [false; QUEUES];
     let mut shared = 0;
     for number in 0..flows {
         let mut hasher = SipHasher13::new_with_keys(seed, 0);
         hasher.write_u16(number);
-        let queue = usize::try_from(hasher.finish() % QUEUES).unwrap_or(0);
+        let queue = usize::try_from(hasher.finish() % QUEUES as u64).unwrap_or(0);
         shared += u64::from(taken[queue]);
         taken[queue] = true;
     }
