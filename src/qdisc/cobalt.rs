@@ -57,6 +57,8 @@ pub struct Verdict {
     pub drop: bool,
     /// It was CE-marked by this call.
     pub marked: bool,
+    /// It is BLUE that drops it, not CoDel.
+    pub by_blue: bool,
 }
 
 /// What BLUE turned to.
@@ -116,6 +118,7 @@ impl Cobalt {
         }
         if self.drop_probability != 0 && !verdict.drop && random() < self.drop_probability {
             verdict.drop = true;
+            verdict.by_blue = true;
         }
         // A queue at rest times its rest. A schedule that is behind starts afresh, but not while it is
         // catching up on drops (trap A2).

@@ -153,6 +153,16 @@ impl<F: Frame> Packet<F> {
         self.may_be_ack = may_be_ack;
     }
 
+    /// When it was queued.
+    pub fn enqueued_at(&self) -> Instant {
+        self.enqueued_at
+    }
+
+    /// The frame, out of its queue.
+    pub fn into_frame(self) -> F {
+        self.frame
+    }
+
     /// How near the ends of its flow are to each other, where that counts.
     pub fn set_near(&mut self, near: Near) {
         self.near = near;
