@@ -36,6 +36,8 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Watch what queues do to a ping: a bottleneck in the laboratory
     Lab(LabArgs),
+    /// Say what CAKE would have done to a capture, packet by packet
+    Replay(ReplayArgs),
     /// Exchange a running ucake for the program that now stands where it was started from
     Upgrade(UpgradeArgs),
     /// Say what a configuration file asks for, or what is wrong with it
@@ -225,6 +227,57 @@ Examples:
 
 fn lab_help() -> String {
     format!("{LAB_EXAMPLES}\n\nWORDS, as in \"tc qdisc … cake\":\n\n{}", words::help())
+}
+
+/// Say what CAKE would have done to a capture, packet by packet.
+///
+/// Frames come at their captured times to the same CAKE that "ucake run" has, on a virtual clock: as fast as the
+/// machine goes, and with the same outcome each time. IN is a pcap or pcapng file of Ethernet frames, all of which go one
+/// way; OUT gets what leaves, at the time it leaves. What "tc -s qdisc show" would show in the end is printed.
+/// docs/REPLAY.md explains the trace.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = REPLAY_EXAMPLES, after_long_help = replay_help())]
+pub(crate) struct ReplayArgs {
+    /// Capture to read
+    #[arg(value_name = "IN")]
+    pub(crate) input: PathBuf,
+    /// Capture to write; "-" is standard output, and the table then goes to standard error
+    #[arg(value_name = "OUT")]
+    pub(crate) output: PathBuf,
+    /// "cake", then CAKE in the words of "tc qdisc … cake"
+    #[arg(value_name = "cake WORDS", required = true, num_args = 1.., allow_negative_numbers = true)]
+    pub(crate) words: Vec<String>,
+    /// Write a line of JSON for each packet: when it came, how long it waited, what was decided and why
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// What everything random follows from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Longest frame of the link, in bytes with its Ethernet header; what is longer is a train
+    #[arg(long, value_name = "BYTES", default_value_t = 1514)]
+    #[arg(value_parser = clap::value_parser!(u32).range(128..=65_535))]
+    pub(crate) mtu: u32,
+    /// Show no progress
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Print the table as JSON, as "tc -s -j" does
+    #[arg(short, long)]
+    pub(crate) json: bool,
+    /// With statistics, as it always is
+    #[arg(short, long)]
+    pub(crate) statistics: bool,
+    /// Print also what only ucake counts
+    #[arg(short, long)]
+    pub(crate) details: bool,
+}
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  ucake replay in.pcapng out.pcap cake bandwidth 20mbit
+  ucake replay in.pcap out.pcap --trace trace.json cake bandwidth 20mbit diffserv4 ack-filter";
+
+fn replay_help() -> String {
+    format!("{REPLAY_EXAMPLES}\n\nWORDS, as in \"tc qdisc … cake\":\n\n{}", words::help())
 }
 
 /// Which way TCP sends.

@@ -6,6 +6,7 @@
 //! which is there to look at the machine, and [`sandbox`], which only gives away.
 //! Left out: the command itself (`main.rs` and what it names).
 
+pub mod capture;
 pub mod class;
 pub mod config;
 pub mod doctor;

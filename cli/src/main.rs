@@ -9,6 +9,7 @@ mod control;
 mod interrupt;
 mod lab;
 mod log;
+mod replay;
 mod run;
 mod signals;
 mod supervise;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Check(args) => run::check(args),
         Command::Lab(args) => lab::lab(args),
+        Command::Replay(args) => replay::replay(args),
         Command::Upgrade(args) => supervise::ask_to_upgrade(args),
         Command::Data => supervise::data().map(|()| ExitCode::SUCCESS),
         Command::Resume(args) => supervise::resume(args),

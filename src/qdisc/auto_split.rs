@@ -28,7 +28,7 @@ use super::config::Config;
 use super::flow::Begun;
 use super::overflow::QueueId;
 use super::shaper::CATCH_UP;
-use super::{Cake, Departure, Dequeue, Served, WORK_BOUND, Wake, Why};
+use super::{Cake, Departure, Dequeue, Observer, Served, WORK_BOUND, Wake, Why};
 use crate::packet::Frame;
 use crate::time::{Instant, Span};
 use crate::units::{Rate, WireLen};
@@ -165,7 +165,7 @@ impl AutoSplit {
     clippy::indexing_slicing,
     reason = "a run's tin served it, and tins that were in use stay"
 )]
-impl<F: Frame> Cake<F> {
+impl<F: Frame, O: Observer<F>> Cake<F, O> {
     /// As [`Cake::schedule`], but that runs go on.
     #[inline(never)]
     pub(super) fn dequeue_in_runs(&mut self, now: Instant) -> Dequeue<F> {

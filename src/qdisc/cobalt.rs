@@ -57,7 +57,7 @@ pub struct Verdict {
     pub drop: bool,
     /// It was CE-marked by this call.
     pub marked: bool,
-    /// That it is to be dropped BLUE decided, not CoDel.
+    /// It is BLUE that drops it, not CoDel.
     pub by_blue: bool,
 }
 
@@ -117,7 +117,8 @@ impl Cobalt {
             behind = now - self.drop_next;
         }
         if self.drop_probability != 0 && !verdict.drop && random() < self.drop_probability {
-            (verdict.drop, verdict.by_blue) = (true, true);
+            verdict.drop = true;
+            verdict.by_blue = true;
         }
         // A queue at rest times its rest. A schedule that is behind starts afresh, but not while it is
         // catching up on drops (trap A2).

@@ -133,11 +133,6 @@ impl<F: Frame> Packet<F> {
         }
     }
 
-    /// The frame, and when it was queued.
-    pub fn into_frame(self) -> (F, Instant) {
-        (self.frame, self.enqueued_at)
-    }
-
     /// Units still to leave.
     pub fn units(&self) -> u16 {
         self.segments - self.segment
@@ -156,6 +151,16 @@ impl<F: Frame> Packet<F> {
     /// Somebody has looked, before the packet was queued.
     pub fn set_may_be_ack(&mut self, may_be_ack: bool) {
         self.may_be_ack = may_be_ack;
+    }
+
+    /// When it was queued.
+    pub fn enqueued_at(&self) -> Instant {
+        self.enqueued_at
+    }
+
+    /// The frame, out of its queue.
+    pub fn into_frame(self) -> F {
+        self.frame
     }
 
     /// How near the ends of its flow are to each other, where that counts.

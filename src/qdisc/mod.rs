@@ -22,6 +22,7 @@ mod flow;
 mod flow_table;
 mod hash;
 mod host;
+mod observer;
 mod overflow;
 mod overhead;
 #[cfg(test)]
@@ -35,10 +36,11 @@ pub use autorate::SPACING as AUTORATE_SPACING;
 pub use config::{AckFilter, Change, Config, Diffserv, Isolation, LinkLayer, Overhead, SplitGso};
 pub use diffserv::Share;
 pub use fifo::{Fifo, FifoConfig, FifoStats};
+pub use observer::{Cause, Departing, Loss, Observer};
 pub use shaper::{ByteTime, CATCH_UP};
 pub use stats::{MinMax, QueueStats, Stats, TinStats};
 
-use crate::packet::{DroppedBy, Frame, Loss, Meta};
+use crate::packet::{Frame, Meta};
 use crate::time::{Instant, Span};
 use crate::units::{FrameLen, MemSize, WireLen};
 use auto_split::{AutoSplit, Near};
@@ -188,7 +190,7 @@ impl Entropy {
 /// assert!(matches!(cake.dequeue(now), Dequeue::Idle));
 /// ```
 #[derive(Debug)]
-pub struct Cake<F> {
+pub struct Cake<F, O = ()> {
     config: Config,
     handle: u16,
     mtu: FrameLen,
@@ -212,6 +214,7 @@ pub struct Cake<F> {
     last_now: Instant,
     counters: Counters,
     bursts: Bursts,
+    observer: O,
 }
 
 /// What an instance counts.
@@ -235,15 +238,23 @@ enum Served<F> {
     Retry,
 }
 
-#[expect(
-    clippy::indexing_slicing,
-    reason = "a tin's number comes from the layout in force, whose tins all exist"
-)]
 impl<F: Frame> Cake<F> {
     /// An instance without traffic. `mtu` is the largest frame of an undivided packet, link-layer header
     /// included: 1514 on Ethernet.
     #[must_use]
     pub fn new(config: Config, mtu: FrameLen, entropy: Entropy) -> Self {
+        Self::observed(config, mtu, entropy, ())
+    }
+}
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "a tin's number comes from the layout in force, whose tins all exist"
+)]
+impl<F: Frame, O: Observer<F>> Cake<F, O> {
+    /// The same, with somebody who is told of each decision.
+    #[must_use]
+    pub fn observed(config: Config, mtu: FrameLen, entropy: Entropy, observer: O) -> Self {
         let mut cake = Self {
             config,
             handle: 0,
@@ -266,6 +277,7 @@ impl<F: Frame> Cake<F> {
             last_now: Instant::ZERO,
             counters: Counters::default(),
             bursts: Bursts::default(),
+            observer,
         };
         cake.configure(config);
         cake
@@ -319,6 +331,11 @@ impl<F: Frame> Cake<F> {
             }
         }
         None
+    }
+
+    /// Who is told of each decision.
+    pub fn observer_mut(&mut self) -> &mut O {
+        &mut self.observer
     }
 
     /// Memory that queued frames hold now.
@@ -527,11 +544,13 @@ impl<F: Frame> Cake<F> {
         self.memory -= truesize;
         self.queued -= 1;
         self.counters.dropped += 1;
-        let (frame, enqueued_at) = victim.into_frame();
-        frame.lost(loss(DroppedBy::AckFilter, queue, enqueued_at));
         if self.config.ingress {
             self.charge(queue.tin, wire_len, Fate::Dropped, now);
         }
+        let sojourn = now - victim.enqueued_at();
+        let (queue, cause) = ((queue.tin, queue.slot), Cause::AckFilter);
+        let loss = Loss { queue, cause, len, wire_len, sojourn, at: now };
+        self.observer.dropped(victim.into_frame(), loss);
     }
 
     /// Takes the oldest unit of a queue (spec §1.2 step 6), off every account.
@@ -557,20 +576,24 @@ impl<F: Frame> Cake<F> {
                 continue;
             };
             self.tins[usize::from(fattest.tin)].queue_full(fattest.slot, now);
-            self.count_drop(fattest, unit.charge.wire_len, now);
-            unit.frame.lost(loss(DroppedBy::Memory, fattest, unit.enqueued_at));
+            self.lose(fattest, unit, Cause::Memory, now);
             lost |= fattest == arrived;
             most -= 1;
         }
         lost
     }
 
-    fn count_drop(&mut self, queue: QueueId, wire_len: WireLen, now: Instant) {
+    /// Drops a unit that was taken out of `queue`.
+    #[inline(always)]
+    fn lose(&mut self, queue: QueueId, unit: Unit<F>, cause: Cause, now: Instant) {
+        let Unit { frame, charge: Charge { len, wire_len, .. }, enqueued_at, .. } = unit;
         self.counters.dropped += 1;
         self.tins[usize::from(queue.tin)].count_drop(queue.slot);
         if self.config.ingress {
             self.charge(queue.tin, wire_len, Fate::Dropped, now);
         }
+        let (queue, sojourn) = ((queue.tin, queue.slot), now - enqueued_at);
+        self.observer.dropped(frame, Loss { queue, cause, len, wire_len, sojourn, at: now });
     }
 
     /// Charges the clocks (spec §6.2); nothing while unlimited.
@@ -647,11 +670,11 @@ impl<F: Frame> Cake<F> {
             if !verdict.drop || was_last {
                 return Served::Departed(self.deliver(queue, unit, verdict.marked, now));
             }
-            self.count_drop(queue, unit.charge.wire_len, now);
-            let by = if verdict.by_blue { DroppedBy::Blue } else { DroppedBy::Codel };
-            unit.frame.lost(loss(by, queue, unit.enqueued_at));
+            let wire_len = unit.charge.wire_len;
+            let cause = if verdict.by_blue { Cause::Blue } else { Cause::Codel };
+            self.lose(queue, unit, cause, now);
             if self.config.ingress {
-                self.tins[usize::from(queue.tin)].spend(queue.slot, unit.charge.wire_len);
+                self.tins[usize::from(queue.tin)].spend(queue.slot, wire_len);
                 return Served::Retry;
             }
             *steps += 1;
@@ -687,7 +710,7 @@ impl<F: Frame> Cake<F> {
         marked: bool,
         now: Instant,
     ) -> Departure<F> {
-        let Unit { frame, charge, enqueued_at, counts_as } = unit;
+        let Unit { mut frame, charge, enqueued_at, counts_as } = unit;
         let sojourn = now - enqueued_at;
         let index = usize::from(queue.tin);
         self.counters.sent_bytes += u64::from(charge.len.0);
@@ -697,6 +720,10 @@ impl<F: Frame> Cake<F> {
         self.charge(queue.tin, charge.wire_len, Fate::Delivered, now);
         self.tins[index].spend(queue.slot, charge.wire_len);
         self.overflow.delivered();
+        let Charge { len, wire_len, .. } = charge;
+        let from = (queue.tin, queue.slot);
+        let departing = Departing { queue: from, marked, len, wire_len, sojourn, at: now };
+        self.observer.departs(&mut frame, departing);
         Departure {
             frame,
             len: charge.len,
@@ -711,7 +738,7 @@ impl<F: Frame> Cake<F> {
     clippy::indexing_slicing,
     reason = "a tin's number comes from the layout in force, whose tins all exist"
 )]
-impl<F: Frame> Discipline<F> for Cake<F> {
+impl<F: Frame, O: Observer<F>> Discipline<F> for Cake<F, O> {
     fn enqueue(&mut self, mut frame: F, meta: &Meta, now: Instant) -> Enqueued {
         let now = self.forward(now);
         let tin = self.classify(&mut frame, meta);
@@ -720,6 +747,7 @@ impl<F: Frame> Discipline<F> for Cake<F> {
         let queue = QueueId { tin, slot };
         self.wake_clocks(tin, now);
         self.tins[index].observe_len(meta.counted_len());
+        self.observer.queued(&mut frame, (tin, slot));
         self.append(queue, frame, meta, now);
         self.estimate(now);
         self.tins[index].activate(slot, dither(&mut self.random));
@@ -751,10 +779,6 @@ impl<F: Frame> Discipline<F> for Cake<F> {
     fn wants_nat(&self) -> bool {
         self.config.nat
     }
-}
-
-fn loss(by: DroppedBy, queue: QueueId, enqueued_at: Instant) -> Loss {
-    Loss { by, queue: (queue.tin, queue.slot), enqueued_at }
 }
 
 /// What the fattest queue is found by; 0 for none but empty ones, so that a drop finds a packet whenever

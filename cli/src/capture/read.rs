@@ -1,0 +1,338 @@
+//! Reading a capture, frame by frame.
+//!
+//! Law: nothing in a file is believed; what cannot be replayed is counted by its reason, and damage ends the reading
+//! where it is.
+//! Left out: link types other than Ethernet, whose frames have no place in an Ethernet capture.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, ErrorKind, Read};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pcap_parser::traits::PcapReaderIterator;
+use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, PcapHeader, create_reader};
+
+/// Bytes read at once: little enough to stay in the processor's cache.
+const CHUNK: usize = 256 << 10;
+/// The largest block that is read.
+const LARGEST_BLOCK: usize = 64 << 20;
+/// Ethernet, in the registry of link types.
+pub const ETHERNET: u32 = 1;
+/// The latest time that a classic capture can tell, in nanoseconds.
+const LATEST: i64 = u32::MAX as i64 * 1_000_000_000;
+
+/// A frame of a capture.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Its number among all frames of the file, from 1.
+    pub number: u64,
+    /// When it was captured, in nanoseconds since 1970.
+    pub at: i64,
+    /// Its length on the link, of which less may have been captured.
+    pub original_len: u32,
+    /// What was captured.
+    pub bytes: &'a [u8],
+}
+
+/// Why a capture cannot be replayed at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CaptureError {
+    /// There is nothing in it.
+    #[error("the file is empty")]
+    Empty,
+    /// Another kind of file, or less of one than its header.
+    #[error("this is neither a pcap nor a pcapng file")]
+    Unknown,
+    /// Reading failed.
+    #[error("the file cannot be read")]
+    Read,
+    /// All of it is of a link type that cannot be replayed.
+    #[error("link type {} cannot be replayed, only Ethernet can", LinkType(*.0))]
+    LinkType(u32),
+}
+
+/// What was met on the way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Frames in the file, replayed or not.
+    pub frames: u64,
+    /// Frames of link types that cannot be replayed.
+    pub link_types: BTreeMap<u32, u64>,
+    /// Frames without a time, or of an interface that the file does not describe.
+    pub timeless: u64,
+    /// Whether the file ends in the middle of something.
+    pub cut_short: bool,
+    /// Whether something in the middle of it is not as the format says.
+    pub damaged: bool,
+}
+
+/// A link type by name and number.
+struct LinkType(u32);
+
+impl fmt::Display for LinkType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.0 {
+            0 => "NULL",
+            12 | 101 => "RAW (IP without Ethernet)",
+            105 => "IEEE802_11",
+            113 => "LINUX_SLL (the device \"any\")",
+            127 => "IEEE802_11_RADIOTAP",
+            228 => "IPV4",
+            229 => "IPV6",
+            276 => "LINUX_SLL2 (the device \"any\")",
+            other => return write!(f, "{other}"),
+        };
+        write!(f, "{} {name}", self.0)
+    }
+}
+
+impl Findings {
+    /// One line for each kind of thing that was not replayed.
+    pub fn complaints(&self) -> Vec<String> {
+        let mut lines: Vec<_> = self
+            .link_types
+            .iter()
+            .map(|(&kind, count)| format!("{count} frames left out: link type {}", LinkType(kind)))
+            .collect();
+        if self.timeless > 0 {
+            lines.push(format!("{} frames left out: without a time", self.timeless));
+        }
+        if self.cut_short {
+            lines.push(format!("the capture is cut short after {} frames", self.frames));
+        }
+        if self.damaged {
+            lines.push(format!("the capture is damaged after {} frames", self.frames));
+        }
+        lines
+    }
+}
+
+/// How an interface of a pcapng section tells time, and what its frames are.
+#[derive(Clone, Copy)]
+struct Interface {
+    link_type: u32,
+    ticks_per_second: Option<u64>,
+    offset: i64,
+    snaplen: u32,
+}
+
+/// A capture that is being read.
+pub struct Capture<'r> {
+    reader: Box<dyn PcapReaderIterator + Send + 'r>,
+    state: State,
+}
+
+#[derive(Default)]
+struct State {
+    header: Option<PcapHeader>,
+    interfaces: Vec<Interface>,
+    findings: Findings,
+}
+
+impl<'r> Capture<'r> {
+    /// Looks at the beginning of a file.
+    ///
+    /// # Errors
+    /// It is no capture.
+    pub fn new(file: impl Read + Send + 'r) -> Result<Self, CaptureError> {
+        let reader = create_reader(CHUNK, Filled(file)).map_err(|error| match error {
+            PcapError::Eof => CaptureError::Empty,
+            PcapError::ReadError => CaptureError::Read,
+            _ => CaptureError::Unknown,
+        })?;
+        Ok(Self { reader, state: State::default() })
+    }
+
+    /// Hands each frame to `each` until that breaks or the capture ends.
+    ///
+    /// # Errors
+    /// It cannot be read, or all of it is of a link type that cannot be replayed. Damage is no error but a finding.
+    pub fn read<B>(
+        mut self,
+        mut each: impl FnMut(Record<'_>) -> ControlFlow<B>,
+    ) -> Result<(Option<B>, Findings), CaptureError> {
+        let mut broken = None;
+        while broken.is_none() {
+            match self.reader.next() {
+                Ok((offset, block)) => {
+                    if let Some(record) = self.state.record(&block)?
+                        && let ControlFlow::Break(value) = each(record)
+                    {
+                        broken = Some(value);
+                    }
+                    self.reader.consume_noshift(offset);
+                }
+                Err(PcapError::Eof) => break,
+                Err(PcapError::ReadError) => return Err(CaptureError::Read),
+                Err(PcapError::Incomplete(_) | PcapError::BufferTooSmall) => {
+                    if !self.more()? {
+                        break;
+                    }
+                }
+                Err(PcapError::UnexpectedEof) => {
+                    self.state.findings.cut_short = !self.reader.data().is_empty();
+                    break;
+                }
+                Err(_) => {
+                    self.state.findings.damaged = true;
+                    break;
+                }
+            }
+        }
+        let findings = self.state.findings;
+        let left_out: u64 = findings.link_types.values().sum();
+        match findings.link_types.first_key_value() {
+            Some((&kind, _)) if left_out == findings.frames => Err(CaptureError::LinkType(kind)),
+            _ => Ok((broken, findings)),
+        }
+    }
+
+    /// Reads on; false if there is no use in it.
+    fn more(&mut self) -> Result<bool, CaptureError> {
+        let before = self.reader.data().len();
+        if self.reader.refill().is_err() {
+            return Err(CaptureError::Read);
+        }
+        let after = self.reader.data().len();
+        if after > before || self.reader.reader_exhausted() {
+            return Ok(true);
+        }
+        // Full, and still not a whole block.
+        if after < LARGEST_BLOCK && self.reader.grow(after.max(CHUNK) * 2) {
+            return Ok(true);
+        }
+        self.state.findings.damaged = true;
+        Ok(false)
+    }
+}
+
+impl State {
+    /// The frame in a block, if it has one that can be replayed.
+    fn record<'a>(
+        &mut self,
+        block: &'a PcapBlockOwned<'a>,
+    ) -> Result<Option<Record<'a>>, CaptureError> {
+        match block {
+            PcapBlockOwned::LegacyHeader(header) => {
+                let kind = link_type(header.network);
+                if kind != ETHERNET {
+                    return Err(CaptureError::LinkType(kind));
+                }
+                self.header = Some(header.clone());
+                Ok(None)
+            }
+            PcapBlockOwned::Legacy(frame) => {
+                self.findings.frames += 1;
+                let nanos = self.header.as_ref().is_some_and(PcapHeader::is_nanosecond_precision);
+                let fraction = i64::from(frame.ts_usec) * if nanos { 1 } else { 1000 };
+                let at = i64::from(frame.ts_sec) * 1_000_000_000 + fraction;
+                Ok(Some(self.found(at.min(LATEST), frame.origlen, frame.data, frame.caplen)))
+            }
+            PcapBlockOwned::NG(block) => Ok(self.of_section(block)),
+        }
+    }
+
+    fn of_section<'a>(&mut self, block: &'a Block<'a>) -> Option<Record<'a>> {
+        match block {
+            Block::SectionHeader(_) => self.interfaces.clear(),
+            Block::InterfaceDescription(interface) => self.interfaces.push(Interface {
+                link_type: link_type(interface.linktype),
+                ticks_per_second: interface.ts_resolution().filter(|&ticks| ticks > 0),
+                offset: interface.ts_offset(),
+                snaplen: interface.snaplen,
+            }),
+            Block::EnhancedPacket(frame) => {
+                self.findings.frames += 1;
+                let interface = self.interfaces.get(frame.if_id as usize).copied();
+                let interface = self.replayable(interface)?;
+                let ticks = u64::from(frame.ts_high) << 32 | u64::from(frame.ts_low);
+                let at = self.timed(ticks, &interface)?;
+                return Some(self.found(at, frame.origlen, frame.data, frame.caplen));
+            }
+            Block::SimplePacket(_) => {
+                self.findings.frames += 1;
+                let first = self.interfaces.first().copied();
+                if self.replayable(first).is_some_and(|interface| interface.snaplen < u32::MAX) {
+                    self.findings.timeless += 1;
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn replayable(&mut self, interface: Option<Interface>) -> Option<Interface> {
+        match interface {
+            Some(interface) if interface.link_type == ETHERNET => return Some(interface),
+            Some(interface) => {
+                *self.findings.link_types.entry(interface.link_type).or_default() += 1;
+            }
+            None => self.findings.timeless += 1,
+        }
+        None
+    }
+
+    /// Nanoseconds since 1970.
+    fn timed(&mut self, ticks: u64, interface: &Interface) -> Option<i64> {
+        let Some(per_second) = interface.ticks_per_second else {
+            self.findings.timeless += 1;
+            return None;
+        };
+        let nanos = i128::from(ticks) * 1_000_000_000 / i128::from(per_second)
+            + i128::from(interface.offset) * 1_000_000_000;
+        i64::try_from(nanos.clamp(0, i128::from(LATEST))).ok()
+    }
+
+    fn found<'a>(&self, at: i64, original_len: u32, data: &'a [u8], captured: u32) -> Record<'a> {
+        // Blocks are padded.
+        let bytes = data.get(..captured as usize).unwrap_or(data);
+        Record { number: self.findings.frames, at, original_len, bytes }
+    }
+}
+
+/// Without the bits that tell of checksums behind frames.
+fn link_type(kind: Linktype) -> u32 {
+    u32::try_from(kind.0 & 0xffff).unwrap_or(u32::MAX)
+}
+
+/// Reads as much as there is room for, as the first look at a file asks for its header in one piece.
+struct Filled<R>(R);
+
+impl<R: Read> Read for Filled<R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while let Some(rest) = room.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            match self.0.read(rest) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+/// Counts what is read, for who shows how far it has come.
+pub struct Counted<R> {
+    inner: R,
+    bytes: Arc<AtomicU64>,
+}
+
+impl<R> Counted<R> {
+    /// A reader, and the number of bytes read so far.
+    pub fn new(inner: R) -> (Self, Arc<AtomicU64>) {
+        let bytes = Arc::<AtomicU64>::default();
+        (Self { inner, bytes: Arc::clone(&bytes) }, bytes)
+    }
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(room)?;
+        self.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
