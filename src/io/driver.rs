@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::batch::{Batch, Coalescing};
 use super::clock;
+use super::plug::Plug;
 use super::pool::{FrameBuf, Pool, Received};
 use super::port::{Counters, Port, PortError, Recv, Sent};
 use super::timer::Timer;
@@ -47,7 +48,7 @@ const QUIET_SHARE: u64 = 8;
 /// Two ports and what stands between them.
 pub struct Bridge<D> {
     pool: Pool,
-    ports: [Box<dyn Port>; 2],
+    ports: [Plug; 2],
     /// `paths[i]` leads from `ports[i]` to the other.
     paths: [Path<D>; 2],
     /// What is known of the connections that cross, while a discipline wants to know.
@@ -197,7 +198,7 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
         };
         Self {
             pool: Pool::new(),
-            ports: [lan, wan],
+            ports: [lan, wan].map(Plug::new),
             paths: [path(0, 1, up), path(1, 0, down)],
             round_trips: None,
             hash_key: (0, 0),
@@ -237,6 +238,33 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
         }
     }
 
+    /// The same bridge, which goes on when the device of a port is gone: nothing comes from there then, and what leaves
+    /// through it is counted as for a link that is down, until another port is plugged in.
+    #[must_use]
+    pub fn outliving_devices(mut self) -> Self {
+        self.ports = self.ports.map(Plug::outliving);
+        self
+    }
+
+    /// Puts another port in the place of the one with this number; what is queued and what was counted stays. What was
+    /// about to be sent is lost. Nothing if there is no such number.
+    pub fn plug(&mut self, number: usize, port: Box<dyn Port>) {
+        let Some(plug) = self.ports.get_mut(number) else { return };
+        plug.insert(port);
+        for path in self.paths.iter_mut().filter(|path| path.egress == number) {
+            path.batch.forget(usize::MAX);
+            path.dql.restart();
+            path.look = Look::default();
+        }
+    }
+
+    /// Tells the port with this number what its device's MTU is from now on.
+    pub fn set_mtu(&mut self, number: usize, mtu: u32) {
+        if let Some(port) = self.ports.get_mut(number) {
+            port.set_mtu(mtu);
+        }
+    }
+
     /// Does what is to be done at `now`, and no more than a bounded share of it.
     ///
     /// # Errors
@@ -252,9 +280,9 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
         let table = || RttTable::new(self.hash_key);
         let mut watch = watches.then(|| self.round_trips.get_or_insert_with(table));
         for path in &mut self.paths {
-            let from = self.ports[path.ingress].as_mut();
+            let from = &mut self.ports[path.ingress];
             next.more |= path.feed(from, &self.pool, watch.as_deref_mut(), now)?;
-            path.drain(self.ports[path.egress].as_mut(), now, &mut next)?;
+            path.drain(&mut self.ports[path.egress], now, &mut next)?;
         }
         for port in &self.ports {
             next.sleep_until(port.next_due());

@@ -6,6 +6,7 @@
 pub mod batch;
 pub mod clock;
 pub mod delayed;
+pub mod device;
 pub mod driver;
 mod handed;
 pub mod inherited;
@@ -15,6 +16,7 @@ pub mod offload;
 pub mod packet_socket;
 pub mod pair;
 pub mod plain_tap;
+mod plug;
 pub mod pool;
 pub mod port;
 mod sys;

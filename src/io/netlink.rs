@@ -6,8 +6,9 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::pin::Pin;
 
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage, VlanProtocol};
 use netlink_packet_route::route::RouteMessage;
@@ -17,7 +18,8 @@ use rtnetlink::packet_core::{
     NetlinkPayload,
 };
 use rtnetlink::{
-    Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan, RouteMessageBuilder,
+    Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan, MulticastGroup,
+    RouteMessageBuilder,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::task::JoinHandle;
@@ -52,6 +54,41 @@ pub enum NetlinkError {
 pub struct Netlink {
     handle: Handle,
     connection: JoinHandle<()>,
+}
+
+/// Tells when something has changed about the devices of a network namespace: that of the thread that made it.
+pub struct LinkWatch {
+    changes: Pin<Box<dyn Stream<Item = ()>>>,
+    connection: JoinHandle<()>,
+}
+
+impl LinkWatch {
+    /// From now on. Call within a tokio runtime.
+    ///
+    /// # Errors
+    /// The system has no netlink, or no descriptors left.
+    pub fn new() -> Result<Self, NetlinkError> {
+        let (connection, _, messages) =
+            rtnetlink::new_multicast_connection(&[MulticastGroup::Link])
+                .map_err(NetlinkError::Socket)?;
+        let changes = Box::pin(messages.map(drop));
+        Ok(Self { changes, connection: tokio::spawn(connection) })
+    }
+
+    /// Waits for the next change, and takes all that are told already for one: whoever wants to know what it was looks.
+    /// Never ends once the kernel tells no more.
+    pub async fn changed(&mut self) {
+        if self.changes.next().await.is_none() {
+            std::future::pending::<()>().await;
+        }
+        while self.changes.next().now_or_never().flatten().is_some() {}
+    }
+}
+
+impl Drop for LinkWatch {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
 }
 
 /// A device, as it was when asked for.
