@@ -2,17 +2,28 @@
 //!
 //! Problem: a configuration file says how much, and it is read after the first words are due, and again later.
 //! Source: `RUST_LOG`, which says it in more detail and therefore wins.
-//! Law: warnings and what is worse, unless somebody says otherwise.
+//! Law: warnings and what is worse, unless somebody says otherwise. Who says the same again and again is cut short.
 //! Left out: where it goes from there.
 
-use std::sync::OnceLock;
+mod limit;
 
+use std::fmt;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use tracing::callsite::Identifier;
 use tracing::level_filters::LevelFilter;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::{Format, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload::{Handle, Layer};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Registry, fmt};
+use tracing_subscriber::{EnvFilter, Registry};
 use ucake_cli::plan::LogLevel;
+
+use limit::Limit;
 
 /// What turns it up and down while we run; nothing where the environment has a say.
 static LEVEL: OnceLock<Handle<EnvFilter, Registry>> = OnceLock::new();
@@ -23,7 +34,11 @@ pub(crate) fn to_stderr() {
     let (filter, handle) = Layer::new(filter);
     tracing_subscriber::registry()
         .with(filter)
-        .with(fmt::layer().with_writer(std::io::stderr))
+        .with(
+            tracing_subscriber::fmt::layer()
+                .event_format(Limited::new())
+                .with_writer(std::io::stderr),
+        )
         .init();
     if std::env::var_os(EnvFilter::DEFAULT_ENV).is_none() {
         // Once is all it is called.
@@ -48,4 +63,39 @@ pub(crate) fn set_level(level: LogLevel) {
 
 fn filter(level: LevelFilter) -> EnvFilter {
     EnvFilter::builder().with_default_directive(level.into()).from_env_lossy()
+}
+
+/// Lines as ever, but not too many.
+struct Limited {
+    limit: Mutex<Limit<Identifier>>,
+    format: Format,
+}
+
+impl Limited {
+    fn new() -> Self {
+        Self { limit: Mutex::new(Limit::new()), format: Format::default() }
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Limited
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
+        match limit.admit(event.metadata().callsite(), Instant::now()) {
+            // Nothing is written then.
+            None => return Ok(()),
+            Some(0) => {}
+            Some(more) => writeln!(writer, "({more} lines like the next one were left out)")?,
+        }
+        drop(limit);
+        self.format.format_event(context, writer, event)
+    }
 }

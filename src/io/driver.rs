@@ -640,6 +640,28 @@ mod tests {
     }
 
     #[test]
+    fn a_bridge_that_outlives_devices_goes_on_without_one_and_with_the_next() {
+        let (mut client, bridge, server) = bridge(Span::ZERO, false);
+        let mut bridge = bridge.outliving_devices();
+        drop(server);
+        for sent in 1..=3 {
+            client.inject(&VnetHeader::PLAIN, &plain_frame(100));
+            bridge.turn(Instant::ZERO).expect("it goes on");
+            let [_, wan] = bridge.counts().ports;
+            assert_eq!((wan.counters.times_gone, wan.counters.write_errors.down), (1, sent));
+            assert_eq!(wan.dql.in_flight, 0);
+        }
+        let (wan, mut server) = pair("wan", "server");
+        bridge.plug(1, Box::new(wan));
+        client.inject(&VnetHeader::PLAIN, &plain_frame(100));
+        server.inject(&VnetHeader::PLAIN, &plain_frame(200));
+        bridge.turn(Instant::ZERO).expect("it goes on");
+        assert!(server.eject().is_some() && client.eject().is_some());
+        let [_, wan] = bridge.counts().ports;
+        assert_eq!((wan.counters.write_errors.down, wan.counters.frames_out), (3, 1));
+    }
+
+    #[test]
     fn what_is_not_due_waits_for_its_wake() {
         let gap = Span::from_millis(3);
         let (mut client, mut bridge, mut server) = bridge(gap, false);

@@ -222,6 +222,14 @@ pub fn slow_down(name: &str, rate: Rate, room: u32) -> Result<(), NetlinkError> 
     on_a_thread(async |netlink| netlink.slow_down(name, rate, room).await)
 }
 
+/// Gives a device another name, as [`configure`] does. Older kernels want it to be down.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn rename(name: &str, to: &str) -> Result<(), NetlinkError> {
+    on_a_thread(async |netlink| netlink.rename(name, to).await)
+}
+
 /// Removes a device, as [`configure`] does.
 ///
 /// # Errors
@@ -401,6 +409,16 @@ impl Netlink {
         let index = self.link(name).await?.index;
         let request = self.handle.link().del(index);
         request.execute().await.map_err(|error| refused(name, "remove", error))
+    }
+
+    /// Gives the device `name` another name. Older kernels want it to be down.
+    ///
+    /// # Errors
+    /// There is none, there is one of the other name, or the kernel refuses.
+    pub async fn rename(&self, name: &str, to: &str) -> Result<(), NetlinkError> {
+        let index = self.link(name).await?.index;
+        let change = LinkUnspec::new_with_index(index).name(to.to_owned());
+        self.set(name, "rename", change).await
     }
 
     /// Moves the device `name` into a network namespace.
