@@ -129,6 +129,14 @@ pub struct PortLine {
     pub kind: Kind,
 }
 
+impl PortLine {
+    /// Whether this is one of its names, the one that its device had before it was renamed included.
+    pub fn is(&self, name: &str) -> bool {
+        let asked = self.port.split_once(':').map(|(_, device)| device);
+        self.port == name || self.device == name || asked == Some(name)
+    }
+}
+
 /// Kinds of disciplines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -52,12 +52,15 @@ impl World {
         command.args(["run", &format!("{kind}:lan0"), &format!("{kind}:wan0")]);
         command.args(["--up", "bandwidth 50mbit"]);
         command.arg("--control").arg(directory.join("control.sock"));
+        command.env("RUST_LOG", "info").env("NO_COLOR", "1");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let ucake = middle.run(move || command.spawn()).expect("a program");
         await_that("an answer", || UnixStream::connect(directory.join("control.sock")).is_ok());
         let ends = ends_of(&middle, far);
         let world = Self { ends, middle, directory, ucake };
         world.await_traffic();
+        // Only what was seen up can be seen to go down.
+        await_that("both to be up", || world.logged("the device is up") >= 2);
         world
     }
 

@@ -25,6 +25,7 @@ pub(super) struct Watched {
     name: String,
     namespace: Option<u64>,
     state: Option<State>,
+    was_up: bool,
     /// Set while it is gone.
     away: Option<Away>,
     pause: Duration,
@@ -54,7 +55,10 @@ pub(super) enum Event {
     /// It is in another network namespace.
     Moved,
     Down,
-    Up,
+    /// It was down before, or never seen up.
+    Up {
+        again: bool,
+    },
     /// What its offloads are by now.
     Offloads(String),
 }
@@ -63,7 +67,8 @@ impl Watched {
     /// A device of this name, of which no more is known.
     pub(super) fn new(name: &str) -> Self {
         let (namespace, state, away, unrest) = (None, None, None, None);
-        Self { name: name.to_owned(), namespace, state, away, pause: Duration::ZERO, unrest }
+        let (name, was_up, pause) = (name.to_owned(), false, Duration::ZERO);
+        Self { name, namespace, state, was_up, away, pause, unrest }
     }
 
     /// This was seen, or that there is none any more. What that is next to what was seen before.
@@ -97,10 +102,25 @@ impl Watched {
         }
         self.namespace = namespace.or(self.namespace);
         if let Some((before, now)) = self.state.zip(state) {
-            compare(before, now, &mut events);
+            self.compare_states(before, now, &mut events);
         }
         self.state = state.or(self.state);
+        self.was_up |= self.state.is_some_and(|state| state.up);
         events
+    }
+
+    fn compare_states(&self, before: State, now: State, events: &mut Vec<Event>) {
+        if before.mtu != now.mtu {
+            events.push(Event::Resized { before: before.mtu, now: now.mtu });
+        }
+        match (before.up, now.up) {
+            (true, false) => events.push(Event::Down),
+            (false, true) => events.push(Event::Up { again: self.was_up }),
+            _ => {}
+        }
+        if before.offloads != now.offloads {
+            events.push(Event::Offloads(now.offloads.since(before.offloads)));
+        }
     }
 
     /// Whether it is time to open another one.
@@ -140,20 +160,6 @@ fn longer(pause: Duration) -> Duration {
     (2 * pause).clamp(PAUSE, LONGEST_PAUSE)
 }
 
-fn compare(before: State, now: State, events: &mut Vec<Event>) {
-    if before.mtu != now.mtu {
-        events.push(Event::Resized { before: before.mtu, now: now.mtu });
-    }
-    match (before.up, now.up) {
-        (true, false) => events.push(Event::Down),
-        (false, true) => events.push(Event::Up),
-        _ => {}
-    }
-    if before.offloads != now.offloads {
-        events.push(Event::Offloads(now.offloads.since(before.offloads)));
-    }
-}
-
 impl Event {
     /// Counts it.
     pub(super) fn count(&self, counts: &mut DeviceEvents) {
@@ -163,7 +169,7 @@ impl Event {
             Self::Resized { .. } => counts.resized += 1,
             Self::Moved => counts.moved += 1,
             Self::Down => counts.down += 1,
-            Self::Up => {}
+            Self::Up { .. } => {}
             Self::Offloads(_) => counts.offloads += 1,
         }
     }
@@ -184,7 +190,7 @@ mod tests {
     fn what_is_seen_first_is_nothing_new_and_what_changes_is_told_once() {
         let (mut watched, now) = (Watched::new("eth0"), Instant::now());
         assert_eq!(watched.see(device("eth0", 1500, false), now), []);
-        assert_eq!(watched.see(device("eth0", 1500, true), now), [Event::Up]);
+        assert_eq!(watched.see(device("eth0", 1500, true), now), [Event::Up { again: false }]);
         let all = watched.see(device("wan", 1400, false), now);
         let expected = [
             Event::Renamed("eth0".into()),
@@ -193,6 +199,7 @@ mod tests {
         ];
         assert_eq!(all, expected);
         assert_eq!(watched.see(device("wan", 1400, false), now), []);
+        assert_eq!(watched.see(device("wan", 1400, true), now), [Event::Up { again: true }]);
         let elsewhere = Device { name: "wan".into(), namespace: Some(2), state: None };
         assert_eq!(watched.see(Some(elsewhere.clone()), now), [Event::Moved]);
         assert_eq!(watched.see(Some(elsewhere), now), [], "what is not known has not changed");

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 use ucake::io::device::{self, Device};
 use ucake::io::netlink::LinkWatch;
 
@@ -160,7 +160,9 @@ impl Supervisor {
             }
             Event::Moved => warn!(%port, "the device was moved to another network namespace"),
             Event::Down => warn!(%port, "the device is down, or its link"),
-            Event::Up => warn!(%port, "the device is up"),
+            // As soon as one is told that it is not, one wants to know.
+            Event::Up { again: true } => warn!(%port, "the device is up again"),
+            Event::Up { again: false } => info!(%port, "the device is up"),
             Event::Offloads(now) => warn!(%port, now, "offloads of the device were changed"),
         }
         let (Event::Renamed(_) | Event::Resized { .. }, Some(device)) = (event, device) else {
