@@ -90,9 +90,16 @@ pub(crate) struct ResumeArgs {
 
 /// Say what this machine can do, and what to do about what it cannot.
 ///
-/// Exit status 1 if something is missing that "ucake run" needs.
-#[derive(Clone, Copy, Debug, ClapArgs)]
+/// Looks at the ports of every ucake that runs too, and at those that are named: who else has to do with their devices.
+/// Changes nothing. Exit status 1 if something is missing that "ucake run" needs.
+#[derive(Debug, ClapArgs)]
 pub(crate) struct DoctorArgs {
+    /// Ports that are meant to be used, such as packet:eth0
+    #[arg(value_name = "PORT")]
+    pub(crate) ports: Vec<PortName>,
+    /// Socket of the one that is meant, if more than one runs
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
     /// One line of JSON instead of text
     #[arg(short, long)]
     pub(crate) json: bool,

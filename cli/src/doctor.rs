@@ -6,10 +6,14 @@
 //! Left out: changing anything.
 
 mod checks;
+mod ports;
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use serde::Serialize;
+
+use crate::plan::PortName;
 
 /// How well one thing serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -27,7 +31,7 @@ pub enum State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What was looked at.
-    pub check: &'static str,
+    pub check: Cow<'static, str>,
     /// How well it serves.
     pub state: State,
     /// What there is.
@@ -38,30 +42,59 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn good(check: &'static str, found: impl Into<String>) -> Self {
-        Self { check, state: State::Good, found: found.into(), advice: None }
+    fn good(check: impl Into<Cow<'static, str>>, found: impl Into<String>) -> Self {
+        Self { check: check.into(), state: State::Good, found: found.into(), advice: None }
     }
 
-    fn limited(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { check, state: State::Limited, found: found.into(), advice: Some(advice.into()) }
+    fn limited(
+        check: impl Into<Cow<'static, str>>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self {
+            check: check.into(),
+            state: State::Limited,
+            found: found.into(),
+            advice: Some(advice.into()),
+        }
     }
 
-    fn missing(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { check, state: State::Missing, found: found.into(), advice: Some(advice.into()) }
+    fn missing(
+        check: impl Into<Cow<'static, str>>,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self {
+            check: check.into(),
+            state: State::Missing,
+            found: found.into(),
+            advice: Some(advice.into()),
+        }
     }
 }
 
-/// Looks at the machine and says what it found, as text or as one line of JSON, and whether `ucake run` can work.
+/// A port to be looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Patient {
+    /// Which.
+    pub port: PortName,
+    /// Whether a ucake has it.
+    pub is_running: bool,
+}
+
+/// Looks at the machine and these ports and says what it found, as text or as one line of JSON, and whether `ucake run`
+/// can work.
 /// Takes about a third of a second, for the timer. Call outside of a tokio runtime.
 ///
 /// The JSON is `{"ok":…,"findings":[{"check","state":"good"|"limited"|"missing","found","advice"?}]}`.
-pub fn doctor(json: bool) -> (String, bool) {
-    let findings = examine();
+pub fn doctor(json: bool, patients: &[Patient]) -> (String, bool) {
+    let mut findings = examine();
+    findings.extend(patients.iter().flat_map(ports::examine));
     let ok = is_ok(&findings);
     (if json { to_json(&findings) } else { to_text(&findings) }, ok)
 }
 
-/// Every check, in the order they are told.
+/// Every check of the machine, in the order they are told.
 pub fn examine() -> Vec<Finding> {
     let mut findings = vec![checks::privileges(), checks::namespaces()];
     findings.extend(checks::taps());
@@ -115,7 +148,7 @@ mod tests {
     #[test]
     fn this_machine_is_examined_and_each_thing_told_once() {
         let findings = examine();
-        let checks: Vec<&str> = findings.iter().map(|finding| finding.check).collect();
+        let checks: Vec<&str> = findings.iter().map(|finding| &*finding.check).collect();
         let mut once = checks.clone();
         once.sort_unstable();
         once.dedup();

@@ -86,6 +86,11 @@ pub enum StateError {
     /// `del` of another handle than that of the one that is there.
     #[error("Error: Invalid handle.\n  the one that is there has handle {0:x}:")]
     WrongHandle(u16),
+    /// `nat` where nothing can be known about connections.
+    #[error(
+        "Error: No conntrack support in kernel.\n  leave \"nat\" out; it takes the module nf_conntrack_netlink, and root or CAP_NET_ADMIN"
+    )]
+    NoConntrack,
 }
 
 impl<F: Frame> Egress<F> {
@@ -191,16 +196,18 @@ impl<F: Frame> Egress<F> {
 
     /// Makes it CAKE of exactly this kind: the one that is there is changed, what is queued in it stays; where there is
     /// none, one is made with `handle`.
-    pub fn configure(&mut self, config: Config, handle: u16, entropy: Entropy) {
+    pub fn configure(&mut self, config: Config, handle: u16, entropy: Entropy) -> Event {
         match &mut self.current {
             Standing::Cake(cake) => {
                 let change = difference(cake.config(), &config);
                 cake.change(&change);
+                Event::Changed
             }
             Standing::PassThrough(_) => {
                 self.handle = handle;
                 let cake = Cake::new(config, self.mtu, entropy).with_handle(handle);
                 self.succeed(Standing::Cake(Box::new(cake)));
+                Event::Added
             }
         }
     }
@@ -337,6 +344,19 @@ impl<F: Frame> Discipline<F> for Egress<F> {
         match &self.current {
             Standing::Cake(cake) => cake.wants_min_rtt(),
             Standing::PassThrough(_) => false,
+        }
+    }
+
+    fn wants_nat(&self) -> bool {
+        match &self.current {
+            Standing::Cake(cake) => cake.wants_nat(),
+            Standing::PassThrough(_) => false,
+        }
+    }
+
+    fn held_up(&mut self) {
+        if let Standing::Cake(cake) = &mut self.current {
+            cake.held_up();
         }
     }
 }

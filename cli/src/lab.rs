@@ -58,6 +58,9 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Runs the laboratory.
 pub(crate) fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
+    if args.cake.iter().any(|words| words.change.nat == Some(true)) {
+        crate::bad_usage("lab", "nobody translates addresses in the laboratory; leave \"nat\" out");
+    }
     let mut output = args.json.as_deref().map(Output::open).transpose()?;
     if !rustix::process::geteuid().is_root() {
         namespace::become_root_in_user_namespace()?;

@@ -3,9 +3,12 @@
 //! Problem: a configuration file says how much, and it is read after the first words are due, and again later.
 //! Source: `RUST_LOG`, which says it in more detail and therefore wins.
 //! Law: warnings and what is worse, unless somebody says otherwise. Who says the same again and again is cut short.
+//! Colours are for terminals, and the journal knows the time itself.
 //! Left out: where it goes from there.
 
 mod limit;
+
+use std::io::{IsTerminal as _, stderr};
 
 use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -18,9 +21,9 @@ use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
-use tracing_subscriber::reload::{Handle, Layer};
+use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Registry};
+use tracing_subscriber::{EnvFilter, Layer as _, Registry};
 use ucake_cli::plan::LogLevel;
 
 use limit::Limit;
@@ -31,15 +34,14 @@ static LEVEL: OnceLock<Handle<EnvFilter, Registry>> = OnceLock::new();
 /// From now on.
 pub(crate) fn to_stderr() {
     let filter = filter(LevelFilter::WARN);
-    let (filter, handle) = Layer::new(filter);
-    tracing_subscriber::registry()
-        .with(filter)
-        .with(
-            tracing_subscriber::fmt::layer()
-                .event_format(Limited::new())
-                .with_writer(std::io::stderr),
-        )
-        .init();
+    let (filter, handle) = reload::Layer::new(filter);
+    let layer =
+        tracing_subscriber::fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());
+    let layer = match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => layer.event_format(Limited::new(Format::default().without_time())).boxed(),
+        None => layer.event_format(Limited::new(Format::default())).boxed(),
+    };
+    tracing_subscriber::registry().with(filter).with(layer).init();
     if std::env::var_os(EnvFilter::DEFAULT_ENV).is_none() {
         // Once is all it is called.
         let _ = LEVEL.set(handle);
@@ -66,19 +68,20 @@ fn filter(level: LevelFilter) -> EnvFilter {
 }
 
 /// Lines as ever, but not too many.
-struct Limited {
+struct Limited<F> {
     limit: Mutex<Limit<Identifier>>,
-    format: Format,
+    format: F,
 }
 
-impl Limited {
-    fn new() -> Self {
-        Self { limit: Mutex::new(Limit::new()), format: Format::default() }
+impl<F> Limited<F> {
+    fn new(format: F) -> Self {
+        Self { limit: Mutex::new(Limit::new()), format }
     }
 }
 
-impl<S, N> FormatEvent<S, N> for Limited
+impl<S, N, F> FormatEvent<S, N> for Limited<F>
 where
+    F: FormatEvent<S, N>,
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {

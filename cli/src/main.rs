@@ -12,6 +12,7 @@ mod log;
 mod run;
 mod signals;
 mod supervise;
+mod translation;
 mod verbs;
 mod work;
 
@@ -26,6 +27,7 @@ use ucake::io::{packet_socket, tap};
 use ucake::qdisc::Entropy;
 
 use args::{Args, Command, DoctorArgs};
+use ucake_cli::doctor::Patient;
 use ucake_cli::{manual, tc};
 
 fn main() -> ExitCode {
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
         Command::Upgrade(args) => supervise::ask_to_upgrade(args),
         Command::Data => supervise::data().map(|()| ExitCode::SUCCESS),
         Command::Resume(args) => supervise::resume(args),
-        Command::Doctor(args) => Ok(doctor(*args)),
+        Command::Doctor(args) => Ok(doctor(args)),
         Command::Completions { shell } => {
             print(&manual::completions(&Args::command(), *shell));
             Ok(ExitCode::SUCCESS)
@@ -57,10 +59,24 @@ fn main() -> ExitCode {
     })
 }
 
-fn doctor(args: DoctorArgs) -> ExitCode {
-    let (report, ok) = ucake_cli::doctor::doctor(args.json);
+fn doctor(args: &DoctorArgs) -> ExitCode {
+    let mut patients = running(args.control.as_deref());
+    for port in &args.ports {
+        if patients.iter().all(|patient| patient.port != *port) {
+            patients.push(Patient { port: port.clone(), is_running: false });
+        }
+    }
+    let (report, ok) = ucake_cli::doctor::doctor(args.json, &patients);
     print(&report);
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The ports of those that run and tell us.
+fn running(control: Option<&Path>) -> Vec<Patient> {
+    let clients = client::Client::all(control).unwrap_or_default();
+    let ports = clients.into_iter().flat_map(|mut client| client.ports().unwrap_or_default());
+    let patient = |port: String| Some(Patient { port: port.parse().ok()?, is_running: true });
+    ports.filter_map(|line| patient(line.port)).collect()
 }
 
 /// Whether a port was given a name that no device can have, or a file says nothing that could be run.

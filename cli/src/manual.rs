@@ -121,7 +121,7 @@ fn word_sections() -> String {
         for word in *words {
             roff.control("TP", []);
             roff.text(heading(word));
-            roff.text([roman(meaning(word))]);
+            roff.text([roman(word.help)]);
         }
     }
     roff.control("SH", ["VALUES"]);
@@ -141,12 +141,6 @@ fn heading(word: &Word) -> Vec<Inline> {
         line.push(roman(" *"));
     }
     line
-}
-
-/// What a word does, and whether it does so yet.
-fn meaning(word: &Word) -> String {
-    let remark = if word.supported { "" } else { "; refused so far" };
-    format!("{}{remark}", word.help)
 }
 
 fn closing() -> String {
@@ -173,8 +167,7 @@ pub fn word_list() -> String {
             let name = format!("{} {}", word.name, word.value.placeholder());
             let synonym = word.synonym.map(|other| format!(", `{other}`")).unwrap_or_default();
             let default = if word.default { " (default)" } else { "" };
-            let _ =
-                writeln!(text, "| `{}`{synonym} | {}{default} |", name.trim_end(), meaning(word));
+            let _ = writeln!(text, "| `{}`{synonym} | {}{default} |", name.trim_end(), word.help);
         }
     }
     let _ = writeln!(text, "\n{}", table::UNITS);

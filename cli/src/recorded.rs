@@ -7,7 +7,7 @@ use ucake::units::{FrameLen, MemSize, Rate};
 
 use crate::show::Format;
 use crate::value;
-use crate::words::{Mechanisms, parse_with};
+use crate::words::parse_line;
 
 /// The words whose meaning differs from `tc`'s on purpose.
 pub const DIFFERENT: [&str; 1] = ["bandwidth 7bit"];
@@ -24,7 +24,7 @@ fn cases(text: &str) -> Vec<Json> {
 
 /// What a line of words makes out of the defaults.
 pub fn config(line: &str) -> Config {
-    Config::default().changed_by(&parse_with(Mechanisms::All, line).expect(line))
+    Config::default().changed_by(&parse_line(line).expect(line))
 }
 
 /// One answer of `tc … show`.

@@ -3,6 +3,7 @@
 //! Law: what is asked for becomes a [`Plan`], what it names is opened here, once; who handles the frames is somebody
 //! else's, with a supervisor ([`crate::supervise`]) or without.
 
+pub(crate) mod aside;
 pub(crate) mod open;
 mod plan;
 
@@ -21,6 +22,7 @@ use crate::control::{self, Socket, Whose};
 use crate::signals::{Asked, Signals};
 use crate::supervise;
 use crate::supervise::state::{Kept, KeptBridge, VERSION};
+use crate::translation;
 use crate::work::{self, Handle, Work};
 pub(crate) use open::patiently;
 pub(crate) use plan::{PlanError, read};
@@ -34,6 +36,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if let Some(level) = plan.log {
         crate::log::set_level(level);
     }
+    translation::check(plan.configs().iter().flatten())?;
     let (bridges, ports) = open_all(&plan)?;
     let socket = control_socket(&plan.control)?;
     for KeptBridge { ports: [lan, wan], .. } in &bridges {
@@ -51,9 +54,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         socket: socket.as_ref().map(|socket| socket.path().to_owned()),
         bridges,
         supervision: Supervision::default(),
+        conntrack: false,
     };
     if args.no_supervisor {
-        return alone(&kept, ports, socket.as_ref());
+        return alone(kept, ports, socket.as_ref());
     }
     supervise::run(kept, ports, socket)
 }
@@ -91,29 +95,43 @@ fn control_socket(plan: &ControlPlan) -> anyhow::Result<Option<Socket>> {
 }
 
 /// Handles frames in this process.
-fn alone(kept: &Kept, ports: Vec<OwnedFd>, socket: Option<&Socket>) -> anyhow::Result<ExitCode> {
+fn alone(mut kept: Kept, ports: Vec<OwnedFd>, socket: Option<&Socket>) -> anyhow::Result<ExitCode> {
+    let conntrack = translation::start();
+    kept.conntrack = conntrack.is_some();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     LocalSet::new().block_on(&runtime.context("cannot start")?, async {
         let listener = socket.map(Socket::listener).transpose()?.map(OwnedFd::from);
-        let fds = listener.into_iter().chain(ports).collect();
+        let fds = listener.into_iter().chain(ports).chain(conntrack).collect();
         let whose = Whose::new(std::process::id(), false);
-        let mut work = Work::new(kept, fds, whose)?;
         let signals = Signals::watch().context("cannot watch for signals")?;
-        let signals = tokio::task::spawn_local(obey_signals(signals, work.handle.clone()));
-        let outcome = work.run().await;
-        signals.abort();
-        crate::print(&work.table(None));
+        aside::stand_aside(&mut kept.bridges);
+        let outcome = shape(&kept, fds, whose, signals).await;
+        aside::undo(&kept.bridges);
         outcome
     })?;
     info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
+async fn shape(
+    kept: &Kept,
+    fds: Vec<OwnedFd>,
+    whose: Whose,
+    signals: Signals,
+) -> anyhow::Result<()> {
+    let mut work = Work::new(kept, fds, whose)?;
+    let signals = tokio::task::spawn_local(obey_signals(signals, work.handle.clone()));
+    let outcome = work.run().await;
+    signals.abort();
+    crate::print(&work.table(true));
+    outcome
+}
+
 /// Does what signals ask for until one asks for the end.
 async fn obey_signals(mut signals: Signals, handle: Handle) {
     loop {
         match signals.next().await {
-            Asked::Show => crate::print(&handle.table(None).await),
+            Asked::Show => crate::print(&handle.table(true).await),
             Asked::Upgrade => warn!("no upgrade without a supervisor"),
             Asked::Reload => warn!("nothing is read again without a supervisor"),
             Asked::Stop => return handle.stop(),

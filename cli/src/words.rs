@@ -17,7 +17,5 @@
 mod parse;
 pub mod table;
 
-#[cfg(test)]
-pub use parse::{Mechanisms, parse_with};
 pub use parse::{Problem, WordError, parse_line};
 pub use table::help;

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use assert_cmd::cargo::cargo_bin;
 use rustix::process::{Signal, kill_process};
@@ -241,8 +241,10 @@ fn a_device_that_is_removed_is_waited_for_and_its_cake_goes_on() {
     assert!(world.sent("wan0") >= sent);
     world.assert_idle();
     world.middle.run(|| plug_in("wan0"));
-    world.place("wan0-far", 1);
+    let begun = Instant::now();
     world.await_events("the device", |it| it.back == 1);
+    eprintln!("at work again after {:?}", begun.elapsed());
+    world.place("wan0-far", 1);
     world.await_traffic();
     assert!(world.sent("wan0") > sent);
     assert!(world.shown("-d qdisc show dev wan0").contains("devices 1 gone, 1 back, "));
@@ -258,7 +260,9 @@ fn a_tap_that_somebody_deletes_is_made_again() {
     let sent = world.sent("wan0");
     for round in 1..=3 {
         world.ends[1].run(|| netlink::delete("wan0")).expect("it is there");
+        let begun = Instant::now();
         world.await_events("another one", |it| (it.gone, it.back) == (round, round));
+        eprintln!("made again after {:?}", begun.elapsed());
         world.place("wan0", 1);
         world.await_traffic();
     }

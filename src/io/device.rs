@@ -59,7 +59,7 @@ const OFFLOADS: [(&str, u32, u32); 8] = [
 impl Offloads {
     fn of(socket: impl AsFd, name: &str) -> Self {
         let is_on = |command, bits| {
-            sys::device_ask(&socket, name, command).is_ok_and(|value| value & bits != 0)
+            sys::device_ethtool(&socket, name, command, 0).is_ok_and(|value| value & bits != 0)
         };
         let bits = OFFLOADS.iter().enumerate();
         Self(bits.fold(0, |sum, (place, &(_, command, bits))| {

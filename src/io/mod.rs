@@ -3,13 +3,16 @@
 //! From here the way to a discipline is short: [`driver::run`] sleeps, [`driver::Bridge::turn`]
 //! feeds and drains. All `unsafe` code of the crate lives in one private file, `sys.rs`.
 
+pub mod aside;
 pub mod batch;
 pub mod clock;
+pub mod conntrack;
 pub mod delayed;
 pub mod device;
 pub mod driver;
 mod handed;
 pub mod inherited;
+pub mod lateness;
 pub mod namespace;
 pub mod netlink;
 pub mod offload;

@@ -10,7 +10,12 @@ use std::pin::Pin;
 
 use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage, VlanProtocol};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope,
+};
+use netlink_packet_route::link::{
+    LinkAttribute, LinkFlags, LinkMessage, LinkXdp, VlanProtocol, XdpAttached,
+};
 use netlink_packet_route::route::RouteMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
 use rtnetlink::packet_core::{
@@ -124,6 +129,24 @@ pub struct LinkStats {
     pub tx_dropped: u64,
 }
 
+/// Who else has to do with a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Company {
+    /// Whether it is up.
+    pub up: bool,
+    /// Largest frame without its Ethernet header.
+    pub mtu: u32,
+    /// The bridge or bond that it is a port of.
+    pub controller: Option<String>,
+    /// Whether a program sees its frames before anybody else (XDP).
+    pub has_xdp: bool,
+    /// Addresses that somebody gave it, with the length of their prefix: those that IPv6 makes by itself are not among
+    /// them.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Kinds of its queue disciplines, `ingress` and `clsact` among them.
+    pub qdiscs: Vec<String>,
+}
+
 /// What a device shall be like; what is `None` or empty stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkOptions {
@@ -180,6 +203,14 @@ pub fn link(name: &str) -> Result<Link, NetlinkError> {
 /// See [`NetlinkError`]; also if the namespace may not be entered.
 pub fn link_in(namespace: BorrowedFd<'_>, name: &str) -> Result<Link, NetlinkError> {
     on_a_thread_in(Some(namespace), async |netlink| netlink.link(name).await)
+}
+
+/// Looks up who else has to do with a device, as [`configure`] does.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn company(name: &str) -> Result<Company, NetlinkError> {
+    on_a_thread(async |netlink| netlink.company(name).await)
 }
 
 /// Makes two devices, each at the other end of the other's wire, as [`configure`] does.
@@ -289,6 +320,57 @@ impl Netlink {
             Ok(None) => Err(NetlinkError::NoDevice { device: name.into() }),
             Err(error) => Err(refused(name, "find", error)),
         }
+    }
+
+    /// Who else has to do with the device `name`.
+    ///
+    /// # Errors
+    /// There is no such device, or the kernel refuses.
+    pub async fn company(&self, name: &str) -> Result<Company, NetlinkError> {
+        let mut answer = self.handle.link().get().match_name(name.to_owned()).execute();
+        let message = match answer.try_next().await {
+            Ok(Some(message)) => message,
+            Ok(None) => return Err(NetlinkError::NoDevice { device: name.into() }),
+            Err(error) => return Err(refused(name, "find", error)),
+        };
+        let index = message.header.index;
+        let up = message.header.flags.contains(LinkFlags::Up);
+        let mut company = Company { up, ..Company::default() };
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::Mtu(mtu) => company.mtu = mtu,
+                LinkAttribute::Xdp(about) => company.has_xdp = about.iter().any(is_attached),
+                LinkAttribute::Controller(index) => {
+                    company.controller = Some(self.name_of(index).await);
+                }
+                _ => {}
+            }
+        }
+        company.addresses = self.addresses(name, index).await?;
+        company.qdiscs = self.qdiscs(name, index, |_| true).await?;
+        Ok(company)
+    }
+
+    /// The name of the device with this number; the number, if there is none any more.
+    async fn name_of(&self, index: u32) -> String {
+        let mut answer = self.handle.link().get().match_index(index).execute();
+        let attributes = answer.try_next().await.ok().flatten().map(|message| message.attributes);
+        let name = attributes.into_iter().flatten().find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name),
+            _ => None,
+        });
+        name.unwrap_or_else(|| index.to_string())
+    }
+
+    /// Addresses that somebody gave a device.
+    async fn addresses(&self, name: &str, index: u32) -> Result<Vec<(IpAddr, u8)>, NetlinkError> {
+        let request = self.handle.address().get().set_link_index_filter(index);
+        let all: Vec<AddressMessage> = request
+            .execute()
+            .try_collect()
+            .await
+            .map_err(|error| refused(name, "ask for the addresses of", error))?;
+        Ok(all.into_iter().filter_map(given_address).collect())
     }
 
     /// Makes the device `name` as `options` say: sizes first, then addresses, up, routes.
@@ -440,20 +522,36 @@ impl Netlink {
     pub async fn qdisc_kind(&self, name: &str) -> Result<Option<String>, NetlinkError> {
         const ROOT: u32 = u32::MAX;
         let index = self.link(name).await?.index;
-        let wanted = i32::try_from(index).unwrap_or(i32::MAX);
-        let mut answer = self.handle.qdisc().get().index(wanted).execute();
-        while let Some(qdisc) =
-            answer.try_next().await.map_err(|error| refused(name, "ask for the qdisc of", error))?
-        {
-            if qdisc.header.index != wanted || u32::from(qdisc.header.parent) != ROOT {
-                continue;
-            }
-            return Ok(qdisc.attributes.into_iter().find_map(|attribute| match attribute {
+        let kinds = self.qdiscs(name, index, |qdisc| u32::from(qdisc.header.parent) == ROOT).await;
+        Ok(kinds?.into_iter().next())
+    }
+
+    /// The kinds of those queue disciplines of a device that are `wanted`.
+    async fn qdiscs(
+        &self,
+        name: &str,
+        index: u32,
+        wanted: impl Fn(&TcMessage) -> bool,
+    ) -> Result<Vec<String>, NetlinkError> {
+        let index = i32::try_from(index).unwrap_or(i32::MAX);
+        let all: Vec<TcMessage> = self
+            .handle
+            .qdisc()
+            .get()
+            .index(index)
+            .execute()
+            .try_collect()
+            .await
+            .map_err(|error| refused(name, "ask for the qdisc of", error))?;
+        // Some kernels tell of all devices.
+        let these = all.into_iter().filter(|qdisc| qdisc.header.index == index && wanted(qdisc));
+        let kind = |qdisc: TcMessage| {
+            qdisc.attributes.into_iter().find_map(|attribute| match attribute {
                 TcAttribute::Kind(kind) => Some(kind),
                 _ => None,
-            }));
-        }
-        Ok(None)
+            })
+        };
+        Ok(these.filter_map(kind).collect())
     }
 
     async fn set(
@@ -503,6 +601,24 @@ fn token_bucket(rate: u32, room: u32) -> Vec<TcAttribute> {
     let options = [(TCA_TBF_PARMS, parameters), (TCA_TBF_BURST, BURST.to_ne_bytes().to_vec())];
     let options = options.map(|(kind, bytes)| TcOption::Other(DefaultNla::new(kind, bytes)));
     vec![TcAttribute::Kind("tbf".into()), TcAttribute::Options(options.into())]
+}
+
+/// Whether this says that a program is there.
+fn is_attached(about: &LinkXdp) -> bool {
+    matches!(about, LinkXdp::Attached(kind) if !matches!(kind, XdpAttached::None))
+}
+
+/// The address, unless IPv6 made it by itself: one of the link, or one out of a router's advertisement, which does not
+/// last.
+fn given_address(message: AddressMessage) -> Option<(IpAddr, u8)> {
+    let header = message.header;
+    let address = message.attributes.into_iter().find_map(|attribute| match attribute {
+        AddressAttribute::Address(address) => Some(address),
+        _ => None,
+    })?;
+    let lasts = header.flags.contains(AddressHeaderFlags::Permanent);
+    let made = address.is_ipv6() && (!lasts || header.scope == AddressScope::Link);
+    (!made).then_some((address, header.prefix_len))
 }
 
 fn link_from(name: &str, message: LinkMessage) -> Link {

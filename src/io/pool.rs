@@ -16,6 +16,7 @@ use super::batch::RunKind;
 use crate::packet::coalesce::Piece;
 use crate::packet::dissect::{Dissected, Refused, dissect};
 use crate::packet::memory::LONGEST;
+use crate::packet::nat::Passing;
 use crate::packet::split::{Checksums, MAX_HEADERS, write_run};
 use crate::packet::vnet::VnetHeader;
 use crate::packet::{
@@ -312,6 +313,11 @@ impl FrameBuf {
     /// What its TCP header tells of time, if it has one.
     pub(super) fn sighting(&self) -> Option<Sighting> {
         Sighting::read(self.slot.frame(), &self.slot.layout)
+    }
+
+    /// What conntrack knows its connection by.
+    pub(super) fn passing(&self, outward: bool) -> Option<Passing> {
+        Passing::read(self.slot.frame(), &self.slot.layout, outward)
     }
 
     /// What coalescing looks at.

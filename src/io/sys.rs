@@ -212,30 +212,23 @@ pub(super) fn device_mtu(socket: impl AsFd, name: &str) -> io::Result<u32> {
     Ok(u32::from_ne_bytes([a, b, c, d]))
 }
 
-/// Turns something of a device on or off, by an `ETHTOOL_S*` that takes a number.
-pub(super) fn device_switch(
+/// Asks or tells a device something that is a number, by an `ETHTOOL_G*` or `ETHTOOL_S*` of that kind: what the number
+/// is afterwards.
+pub(super) fn device_ethtool(
     socket: impl AsFd,
     name: &str,
     command: u32,
-    on: bool,
-) -> io::Result<()> {
-    ethtool_value(socket, name, command, u32::from(on)).map(drop)
-}
-
-/// What a device has on, by an `ETHTOOL_G*` that gives a number.
-pub(super) fn device_ask(socket: impl AsFd, name: &str, command: u32) -> io::Result<u32> {
-    ethtool_value(socket, name, command, 0)
-}
-
-fn ethtool_value(socket: impl AsFd, name: &str, command: u32, value: u32) -> io::Result<u32> {
-    let mut value = [command, value];
+    number: u32,
+) -> io::Result<u32> {
+    let mut value = [command, number];
     let mut request = Ifreq::new(name)?;
     let address = (&raw mut value).expose_provenance().to_ne_bytes();
     request.value[..address.len()].copy_from_slice(&address);
     let fd = socket.as_fd().as_raw_fd();
     // JUSTIFICATION: no crate we use wraps the ioctls of devices.
-    // SAFETY: the kernel reads one `struct ifreq`, whose size `Ifreq` has, and by the pointer in it reads or writes one
-    // `struct ethtool_value`, two numbers of 32 bits, which `value` is; both outlive the call.
+    // SAFETY: the kernel reads one `struct ifreq`, whose size `Ifreq` has, and by the pointer in it reads and writes one
+    // `struct ethtool_value`, two numbers of 32 bits, which `value` is; both outlive the call, and nobody else
+    // uses them.
     let status = unsafe { libc::ioctl(fd, libc::SIOCETHTOOL as libc::Ioctl, &raw mut request) };
     done(status).map(|()| value[1])
 }

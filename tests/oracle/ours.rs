@@ -9,7 +9,7 @@ use ucake::units::FrameLen;
 use crate::answer::{Answer, INSTANCE, TIN, describe};
 use crate::cases::{Case, Group, HANDLE, Input, Phase, Step};
 use crate::wire;
-use crate::words::{Mechanisms, parse_with};
+use crate::words::parse_line;
 
 /// What hangs on chance in the kernel, and is chosen here.
 #[derive(Clone, Copy)]
@@ -68,7 +68,7 @@ pub fn answer(case: &Case, group: &Group, world: World) -> Result<Answer, String
 }
 
 fn change(words: &str) -> Result<ucake::qdisc::Change, String> {
-    parse_with(Mechanisms::All, words).map_err(|error| error.to_string())
+    parse_line(words).map_err(|error| error.to_string())
 }
 
 impl Run {

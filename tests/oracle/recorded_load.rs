@@ -19,7 +19,7 @@ use ucake::time::{Instant, Span};
 use ucake::units::FrameLen;
 
 use crate::bounds::{self, Row};
-use crate::words::{Mechanisms, parse_with};
+use crate::words::parse_line;
 
 const RECORD: &str = include_str!("data/dynamic.txt");
 const SCENARIOS: &str = include_str!("dynamic.sh");
@@ -93,7 +93,7 @@ impl Scenario {
     }
 
     fn world(&self, seed: u64) -> World<Cake<SimFrame>> {
-        let change = parse_with(Mechanisms::All, self.words).expect("words of cake");
+        let change = parse_line(self.words).expect("words of cake");
         let config = Config::default().changed_by(&change);
         let mut world = World::new(Cake::new(config, FrameLen(1514), Entropy::from_seed(seed)));
         for (number, flows) in self.flows.iter().enumerate() {

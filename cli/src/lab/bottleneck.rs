@@ -130,6 +130,12 @@ impl Discipline<FrameBuf> for Queue {
             Kind::Cake(cake) => cake.wants_min_rtt(),
         }
     }
+
+    fn held_up(&mut self) {
+        if let Kind::Cake(cake) = &mut self.kind {
+            cake.held_up();
+        }
+    }
 }
 
 /// Counters of both directions at one moment.

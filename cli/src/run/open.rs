@@ -18,7 +18,7 @@ use ucake_cli::plan::{BridgePlan, PortName};
 use ucake_cli::protocol::State;
 
 use crate::control::following;
-use crate::supervise::state::{BridgeId, KeptBridge, KeptPort, PortCounts, PortKind};
+use crate::supervise::state::{BridgeId, KeptBridge, KeptCounts, KeptPort, PortKind};
 use crate::work;
 
 /// The MTU of a device that does not tell.
@@ -68,7 +68,7 @@ pub(crate) fn cake(config: Config) -> State {
 pub(crate) fn again(port: &KeptPort) -> Result<(KeptPort, OwnedFd), Option<anyhow::Error>> {
     match open_device(&port.name) {
         Ok((Device { kind, largest_frame, .. }, fd)) => {
-            Ok((KeptPort { renamed: None, kind, largest_frame, ..port.clone() }, fd))
+            Ok((KeptPort { renamed: None, kind, largest_frame, aside: None, ..port.clone() }, fd))
         }
         Err(error) => match error.downcast_ref() {
             Some(packet_socket::OpenError::NoDevice { .. }) => Err(None),
@@ -87,8 +87,9 @@ fn open_port(name: &PortName, config: Config, handle: u16) -> anyhow::Result<(Ke
         largest_frame,
         handle,
         state: cake(config),
-        counts: PortCounts::default(),
+        counts: KeptCounts::default(),
         lost: None,
+        aside: None,
     };
     Ok((port, fd))
 }

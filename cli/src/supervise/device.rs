@@ -101,8 +101,10 @@ impl Watched {
             events.push(Event::Moved);
         }
         self.namespace = namespace.or(self.namespace);
-        if let Some((before, now)) = self.state.zip(state) {
-            self.compare_states(before, now, &mut events);
+        match (self.state, state) {
+            (Some(before), Some(now)) => self.compare_states(before, now, &mut events),
+            (None, Some(State { up: true, .. })) => events.push(Event::Up { again: false }),
+            _ => {}
         }
         self.state = state.or(self.state);
         self.was_up |= self.state.is_some_and(|state| state.up);

@@ -22,7 +22,7 @@ use super::Supervisor;
 use super::device::{Event, Watched};
 use super::link::Link;
 use super::state::{BridgeId, KeptPort, Order, PortKind};
-use crate::run::open;
+use crate::run::{aside, open};
 use crate::work;
 
 /// Between two looks, at the least.
@@ -87,7 +87,7 @@ impl Devices {
                 }
                 // It is looked at again.
                 Err(error) => {
-                    debug!(port = %port.name, %error, "cannot tell what has become of it")
+                    debug!(port = %port.name, %error, "cannot tell what has become of it");
                 }
             }
             if watched.wants_another(now) {
@@ -153,10 +153,10 @@ impl Supervisor {
         match event {
             Event::Gone => warn!(%port, "the device is gone; its bridge waits for it"),
             Event::Renamed(before) => {
-                warn!(%port, before, now = device.map(|it| &*it.name), "the device was renamed")
+                warn!(%port, before, now = device.map(|it| &*it.name), "the device was renamed");
             }
             Event::Resized { before, now } => {
-                warn!(%port, before, now, "the device has another mtu")
+                warn!(%port, before, now, "the device has another mtu");
             }
             Event::Moved => warn!(%port, "the device was moved to another network namespace"),
             Event::Down => warn!(%port, "the device is down, or its link"),
@@ -221,6 +221,8 @@ impl Supervisor {
         if let Some((kept, _)) = self.place(place) {
             *kept = new;
         }
+        // It is another one: what was done to the one before went with it.
+        aside::stand_aside(&mut self.kept.bridges);
         told
     }
 }

@@ -32,14 +32,16 @@ use ucake::io::inherited;
 use ucake_cli::sandbox::Report;
 
 use crate::control::Socket;
+use crate::run::aside;
 use crate::signals::{Asked, Signals};
+use crate::translation;
 use crate::work;
 pub(crate) use data::main as data;
 use devices::Devices;
 use health::{Health, Mode};
 use link::Link;
 use reload::Reload;
-use state::{Kept, KeptBridge, News, Order};
+use state::{Kept, News, Order};
 pub(crate) use upgrade::{ask as ask_to_upgrade, resume};
 use worker::Worker;
 
@@ -52,6 +54,8 @@ const SILENCE: u32 = 6;
 const START: u32 = 20;
 /// The same for one that was told to stop: 2 s.
 const STOP: u32 = 8;
+/// How often the data process is told what ports' devices lost before it read them: it has no right to ask.
+const LOOK: Duration = Duration::from_secs(1);
 /// Between two relays, of which nobody knows why they end, at first; it doubles each time …
 const RELAY_PAUSE: Duration = Duration::from_millis(100);
 /// … up to this.
@@ -62,7 +66,7 @@ const LONGEST_RELAY_PAUSE: Duration = Duration::from_secs(10);
 /// # Errors
 /// The work cannot go on.
 pub(crate) fn run(
-    kept: Kept,
+    mut kept: Kept,
     ports: Vec<OwnedFd>,
     socket: Option<Socket>,
 ) -> anyhow::Result<ExitCode> {
@@ -74,6 +78,7 @@ pub(crate) fn run(
     }
     runtime.context("cannot start")?.block_on(async {
         let signals = Signals::watch().context("cannot watch for signals")?;
+        aside::stand_aside(&mut kept.bridges);
         let (health, devices) = (Health::new(), Devices::new());
         let supervisor = Supervisor {
             kept,
@@ -130,6 +135,12 @@ enum End {
 
 impl Supervisor {
     async fn run(mut self) -> anyhow::Result<()> {
+        let outcome = self.supervise().await;
+        aside::undo(&self.kept.bridges);
+        outcome
+    }
+
+    async fn supervise(&mut self) -> anyhow::Result<()> {
         loop {
             let end = match self.start() {
                 Ok((worker, link)) => self.watch(worker, &link).await,
@@ -157,7 +168,11 @@ impl Supervisor {
         let mode = self.health.mode();
         self.kept.supervision.passing_through = mode != Mode::Shape;
         let (ours, theirs) = link::pair()?;
-        handover::send(&ours, &self.kept.write(), &self.descriptors())?;
+        let conntrack = translation::start();
+        self.kept.conntrack = conntrack.is_some();
+        let mut fds = self.descriptors();
+        fds.extend(conntrack.iter().map(|fd| fd.as_fd()));
+        handover::send(&ours, &self.kept.write(), &fds)?;
         let worker = match mode {
             Mode::Relay => Worker::thread(theirs)?,
             Mode::Shape | Mode::PassThrough => Worker::process(&self.kept.program, theirs)?,
@@ -175,6 +190,7 @@ impl Supervisor {
     /// Hears what the worker has to say until it ends.
     async fn watch(&mut self, mut worker: Worker, link: &Link) -> End {
         let (mut missed, mut patience) = (0, START);
+        let mut looked = None;
         let mut told: Option<End> = None;
         let mut tick_at = tokio::time::Instant::now() + TICK;
         let end = loop {
@@ -193,7 +209,10 @@ impl Supervisor {
                         (missed, self.relay_pause) = (0, RELAY_PAUSE);
                         service::ready_once(&mut self.told_ready);
                         service::alive();
-                        if told.is_none() { patience = SILENCE; }
+                        if told.is_none() {
+                            patience = SILENCE;
+                            self.tell_lost(link, &mut looked);
+                        }
                     }
                     Ok(Some(News::Sandboxed(report))) => self.tell_of_rights(&report),
                     Ok(Some(News::Failed(message))) => break End::Failed(message),
@@ -281,7 +300,9 @@ impl Supervisor {
         service::reloading();
         let outcome = match reload::reload(&self.kept, &self.ports) {
             Ok(reload) => {
-                let Reload { kept, ports, orders } = reload;
+                let Reload { mut kept, ports, orders } = reload;
+                aside::undo_gone(&self.kept.bridges, &kept.bridges);
+                aside::stand_aside(&mut kept.bridges);
                 if kept.log != self.kept.log {
                     kept.log.into_iter().for_each(crate::log::set_level);
                 }
@@ -303,15 +324,19 @@ impl Supervisor {
 
     /// What each port's device lost before it was read, by now.
     fn lost(&mut self) -> work::Lost {
-        let mut fds = self.ports.iter();
-        let bridges = self.kept.bridges.iter_mut();
-        let lost = bridges.map(|KeptBridge { id, ports, .. }| {
-            for (port, fd) in ports.iter_mut().zip(&mut fds) {
-                work::count_lost(port, fd.as_fd());
-            }
-            (*id, ports.each_ref().map(|port| port.lost))
-        });
-        lost.collect()
+        let ports = self.kept.bridges.iter_mut().flat_map(|bridge| &mut bridge.ports);
+        for (port, fd) in ports.zip(&self.ports) {
+            work::count_lost(port, fd.as_fd());
+        }
+        self.kept.lost()
+    }
+
+    /// Tells what ports' devices lost, if it is time again.
+    fn tell_lost(&mut self, link: &Link, looked: &mut Option<Instant>) {
+        if looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
+            *looked = Some(Instant::now());
+            order(link, &Order::Lost(self.lost()));
+        }
     }
 
     /// Counts and tells of one that ended unasked.

@@ -18,6 +18,7 @@ use ucake_cli::protocol::State;
 
 use super::state::{BridgeId, Kept, KeptBridge, KeptPort, Order};
 use crate::run;
+use crate::translation;
 use crate::work;
 
 /// What is to be once everything is done, and how to get there.
@@ -39,6 +40,7 @@ pub(super) fn reload(kept: &Kept, ports: &[OwnedFd]) -> anyhow::Result<Reload> {
     reload.kept.bridges.clear();
     let mut old: Vec<_> = kept.bridges.iter().zip(ports.chunks_exact(2)).map(Some).collect();
     let configs = plan.configs();
+    translation::check(configs.iter().flatten())?;
     let same: Vec<_> = plan.bridges.iter().map(|plan| take_same(&mut old, plan)).collect();
     let gone: Vec<_> = old.into_iter().flatten().collect();
     let removed: Vec<BridgeId> = gone.iter().map(|(bridge, _)| bridge.id).collect();

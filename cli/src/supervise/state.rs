@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use ucake::dql::DqlStats;
+use ucake::io::aside::Aside;
 use ucake::io::driver::PortSnapshot;
+use ucake::io::lateness::Lateness;
 use ucake::io::port::Counters;
 use ucake::qdisc::Config;
 use ucake::time::Span;
@@ -30,7 +32,7 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) type BridgeId = u32;
 
 /// Everything to start from but the descriptors: the listener first, if there is one, then both ports of each
-/// bridge.
+/// bridge, and where to ask about connections, if that can be done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Kept {
     /// [`VERSION`].
@@ -53,6 +55,9 @@ pub(crate) struct Kept {
     pub(crate) bridges: Vec<KeptBridge>,
     /// What happened to data processes so far.
     pub(crate) supervision: Supervision,
+    /// Whether there is somebody to ask about connections.
+    #[serde(default)]
+    pub(crate) conntrack: bool,
 }
 
 /// A bridge.
@@ -87,9 +92,12 @@ pub(crate) struct KeptPort {
     /// … and all that was known of it last.
     pub(crate) state: State,
     /// What the port counted.
-    pub(crate) counts: PortCounts,
+    pub(crate) counts: KeptCounts,
     /// What its device lost before it was read.
     pub(crate) lost: Option<u64>,
+    /// What the host gave up on its device, to be put back; nothing as long as it was not asked to.
+    #[serde(default)]
+    pub(crate) aside: Option<Aside>,
 }
 
 impl KeptPort {
@@ -125,17 +133,21 @@ pub(crate) enum PortKind {
 
 /// What a port counted, and the queue in front of its device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PortCounts {
+pub(crate) struct KeptCounts {
     counters: Counters,
     rings: u64,
     stops: u64,
     stopped: Span,
+    /// Not told by those of before it was counted.
+    #[serde(default)]
+    late: Lateness,
 }
 
-impl PortCounts {
+impl KeptCounts {
     pub(crate) fn of(port: &PortSnapshot) -> Self {
         let DqlStats { stops, stopped, .. } = port.dql;
-        Self { counters: port.counters.clone(), rings: port.rings, stops, stopped }
+        let PortSnapshot { counters, rings, late, .. } = port.clone();
+        Self { counters, rings, stops, stopped, late }
     }
 
     /// Times its device was found gone.
@@ -145,7 +157,7 @@ impl PortCounts {
 
     /// What `port` counted on top of this.
     pub(crate) fn added_to(&self, port: PortSnapshot) -> PortSnapshot {
-        let PortSnapshot { counters, rings, dql, .. } = port;
+        let PortSnapshot { counters, rings, dql, late, .. } = port;
         PortSnapshot {
             counters: counters.going_on_from(&self.counters),
             rings: rings.saturating_add(self.rings),
@@ -154,6 +166,7 @@ impl PortCounts {
                 stopped: dql.stopped + self.stopped,
                 ..dql
             },
+            late: late.going_on_from(&self.late),
             ..port
         }
     }
@@ -186,7 +199,7 @@ pub(crate) struct PortNews {
     /// As in [`KeptPort`].
     pub(crate) state: State,
     /// As in [`KeptPort`].
-    pub(crate) counts: PortCounts,
+    pub(crate) counts: KeptCounts,
 }
 
 /// What the data process is told.
@@ -231,6 +244,8 @@ pub(crate) enum Order {
     Log(LogLevel),
     /// Tell it to whoever asks.
     Know(Supervision),
+    /// The same of what each port's device lost before it was read.
+    Lost(Lost),
     /// Print the statistics.
     Show {
         /// What each port's device lost before it was read.
@@ -268,6 +283,12 @@ impl Kept {
             ));
         }
         serde_json::from_str(text).map_err(unreadable)
+    }
+
+    /// What each port's device lost before it was read, when that was last looked at.
+    pub(crate) fn lost(&self) -> Lost {
+        let ports = |bridge: &KeptBridge| bridge.ports.each_ref().map(|port| port.lost);
+        self.bridges.iter().map(|bridge| (bridge.id, ports(bridge))).collect()
     }
 
     /// Forgets of what is queued, and counts it as lost: it is gone with its process. How many packets that were.
@@ -319,8 +340,9 @@ pub(super) mod tests {
             largest_frame: 1514,
             handle,
             state: cake(0, 0),
-            counts: PortCounts::default(),
+            counts: KeptCounts::default(),
             lost: None,
+            aside: None,
         };
         let ports = [port("tap:lan0", 0x8002), port("tap:wan0", 0x8001)];
         Kept {
@@ -340,6 +362,7 @@ pub(super) mod tests {
                 doorbell: Bell::Batch,
             }],
             supervision: Supervision::default(),
+            conntrack: false,
         }
     }
 
@@ -349,7 +372,7 @@ pub(super) mod tests {
     }
 
     fn news(bridge: BridgeId, port: usize, handle: u16, state: State) -> News {
-        let counts = PortCounts::default();
+        let counts = KeptCounts::default();
         News::Port(Box::new(PortNews { bridge, port, handle, state, counts }))
     }
 

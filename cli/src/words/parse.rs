@@ -9,31 +9,15 @@ use super::table::{self, Effect, LinkPreset, Value, Word};
 use crate::nearest::nearest;
 use crate::value;
 
-/// Whether words count whose mechanism does not exist yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mechanisms {
-    /// Only those that exist.
-    Existing,
-    /// All: what `tc` would take.
-    #[cfg(test)]
-    All,
-}
-
 /// Parses one line of words, as given to `--up`.
 pub fn parse_line(line: &str) -> Result<Change, WordError> {
-    Parser::new(line, Mechanisms::Existing).run()
+    Parser::new(line).run()
 }
 
 /// Parses words that come one by one, as from a command line.
 #[cfg(test)]
 pub fn parse(words: &[&str]) -> Result<Change, WordError> {
     parse_line(&words.join(" "))
-}
-
-/// [`parse_line`], with a choice of what counts.
-#[cfg(test)]
-pub fn parse_with(mechanisms: Mechanisms, line: &str) -> Result<Change, WordError> {
-    Parser::new(line, mechanisms).run()
 }
 
 /// Why a line of words was refused, and where.
@@ -84,11 +68,6 @@ pub enum Problem {
         word: &'static str,
         /// The first one.
         first: &'static str,
-    },
-    /// The word is known, its mechanism does not exist yet.
-    NotYet {
-        /// The word.
-        word: &'static str,
     },
     /// Help was asked for.
     Help,
@@ -161,7 +140,6 @@ impl fmt::Display for Problem {
             Self::Duplicate { word, first } => {
                 write!(f, "Error: duplicate \"{word}\": \"{first}\" is the second value.")
             }
-            Self::NotYet { word } => write!(f, "\"{word}\" is not supported yet"),
             Self::Help => write!(f, "help"),
         }
     }
@@ -181,7 +159,6 @@ impl Problem {
             Self::Duplicate { first, .. } => {
                 write!(f, "\"{first}\" stands before it; keep one of the two")
             }
-            Self::NotYet { .. } => write!(f, "leave it out; ucake does not do this so far"),
             Self::Help => Ok(()),
         }
     }
@@ -225,7 +202,6 @@ struct Parser<'a> {
     line: &'a str,
     tokens: Vec<Token<'a>>,
     next: usize,
-    mechanisms: Mechanisms,
     change: Change,
     /// The rate given last, if it was less than a byte per second.
     no_rate: Option<(&'static Word, Token<'a>)>,
@@ -237,12 +213,11 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn new(line: &'a str, mechanisms: Mechanisms) -> Self {
+    fn new(line: &'a str) -> Self {
         Self {
             line,
             tokens: tokens(line),
             next: 0,
-            mechanisms,
             change: Change::default(),
             no_rate: None,
             overhead: 0,
@@ -283,13 +258,6 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn refuse_if_missing(&self, word: &Word, token: Token<'_>) -> Result<(), WordError> {
-        if word.supported || self.mechanisms != Mechanisms::Existing {
-            return Ok(());
-        }
-        Err(self.error(token, Problem::NotYet { word: word.name }))
-    }
-
     /// The value behind `word`, read by `read`.
     fn value<T>(
         &mut self,
@@ -312,9 +280,6 @@ impl<'a> Parser<'a> {
 
     /// One arm per kind of word: this is the table of effects, and splitting it would hide that.
     fn apply(&mut self, word: &'static Word, token: Token<'a>) -> Result<(), WordError> {
-        if word.value == Value::Nothing {
-            self.refuse_if_missing(word, token)?;
-        }
         match word.effect {
             Effect::Bandwidth => self.bandwidth(word, token)?,
             Effect::Unlimited => self.unlimited(),
@@ -343,10 +308,6 @@ impl<'a> Parser<'a> {
             }
             Effect::Fwmark => {
                 let (mask, _) = self.value(word, token, value::parse_mask)?;
-                // Switching off what is off already is no use of the mechanism.
-                if mask != 0 {
-                    self.refuse_if_missing(word, token)?;
-                }
                 self.change.fwmark = Some(mask);
             }
             Effect::Overhead => {
@@ -508,7 +469,7 @@ mod tests {
     use super::*;
 
     fn all(line: &str) -> Change {
-        parse_with(Mechanisms::All, line).expect(line)
+        parse_line(line).expect(line)
     }
 
     fn config(line: &str) -> Config {
@@ -686,20 +647,6 @@ mod tests {
         assert_eq!(refused("ünïcödé").column(), 1);
         assert_eq!(refused("lan bandwidth 5µbit").column(), 15);
         assert_eq!(refused("lan\u{a0}ünïcödé").column(), 5);
-    }
-
-    #[test]
-    fn words_without_a_mechanism_are_refused_and_their_opposites_are_not() {
-        for word in table::words().filter(|word| !word.supported) {
-            let line = match word.value {
-                Value::Nothing => word.name.to_owned(),
-                _ => format!("{} 1", word.name),
-            };
-            let problem = Problem::NotYet { word: word.name };
-            assert_eq!(refused(&line).problem, problem);
-        }
-        let opposites = "nonat nowash no-ack-filter egress fwmark 0 nonat";
-        assert!(parse_line(opposites).is_ok());
     }
 
     #[test]

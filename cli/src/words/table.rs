@@ -19,8 +19,6 @@ pub struct Word {
     pub help: &'static str,
     /// What it does to the request.
     pub effect: Effect,
-    /// Whether its mechanism exists; words without one are refused rather than silently taken.
-    pub supported: bool,
 }
 
 /// What follows a word.
@@ -131,15 +129,7 @@ pub struct Group {
 }
 
 const fn word(name: &'static str, effect: Effect, help: &'static str) -> Word {
-    Word {
-        name,
-        synonym: None,
-        value: Value::Nothing,
-        default: false,
-        help,
-        effect,
-        supported: true,
-    }
+    Word { name, synonym: None, value: Value::Nothing, default: false, help, effect }
 }
 
 impl Word {
@@ -153,10 +143,6 @@ impl Word {
 
     const fn also(self, synonym: &'static str) -> Self {
         Self { synonym: Some(synonym), ..self }
-    }
-
-    const fn not_yet(self) -> Self {
-        Self { supported: false, ..self }
     }
 }
 
@@ -249,7 +235,7 @@ pub const GROUPS: &[Group] = &[
                 "hosts on both sides, and flows within each",
             )
             .by_default(),
-            word("nat", Effect::Nat(true), "tell hosts apart behind address translation").not_yet(),
+            word("nat", Effect::Nat(true), "tell hosts apart behind address translation"),
             word("nonat", Effect::Nat(false), "take addresses as they stand").by_default(),
         ],
     },
@@ -375,11 +361,7 @@ pub fn help() -> String {
             if let Some(synonym) = word.synonym {
                 let _ = write!(text, " (also: {synonym})");
             }
-            let remark = match (word.default, word.supported) {
-                (true, _) => " [default]",
-                (_, false) => " [not yet]",
-                _ => "",
-            };
+            let remark = if word.default { " [default]" } else { "" };
             let _ = writeln!(text, "{remark}");
         }
         text.push('\n');

@@ -5,4 +5,4 @@ mod parse;
 #[path = "../../../cli/src/words/table.rs"]
 mod table;
 
-pub(crate) use parse::{Mechanisms, parse_with};
+pub(crate) use parse::parse_line;
