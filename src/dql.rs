@@ -92,6 +92,12 @@ impl Dql {
         }
     }
 
+    /// Begins anew, for another device; what was counted stays.
+    pub const fn restart(&mut self) {
+        let (stops, stopped) = (self.stops, self.stopped);
+        *self = Self { stops, stopped, ..Self::new() };
+    }
+
     /// Bytes that may be in flight.
     #[must_use]
     pub const fn limit(&self) -> u64 {

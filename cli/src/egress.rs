@@ -212,6 +212,14 @@ impl<F: Frame> Egress<F> {
         }
     }
 
+    /// The device sends frames up to `mtu` from now on, as for [`Cake::new`].
+    pub fn set_mtu(&mut self, mtu: FrameLen) {
+        self.mtu = mtu;
+        if let Standing::Cake(cake) = &mut self.current {
+            cake.set_mtu(mtu);
+        }
+    }
+
     /// What is queued leaves as fast as the device takes it, and what comes passes through behind it.
     pub fn let_go(&mut self) {
         if matches!(self.current, Standing::Cake(_)) {

@@ -132,6 +132,14 @@ pub struct PortLine {
     pub kind: Kind,
 }
 
+impl PortLine {
+    /// Whether this is one of its names, the one that its device had before it was renamed included.
+    pub fn is(&self, name: &str) -> bool {
+        let asked = self.port.split_once(':').map(|(_, device)| device);
+        self.port == name || self.device == name || asked == Some(name)
+    }
+}
+
 /// Kinds of disciplines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -208,6 +216,29 @@ pub struct Supervision {
     pub packets_lost: u64,
     /// Whether frames pass through without CAKE because too many died.
     pub passing_through: bool,
+    /// What happened to the devices of all bridges.
+    #[serde(default)]
+    pub devices: DeviceEvents,
+}
+
+/// What happened to devices, as often as it was seen: what is undone within a twentieth of a second may not be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceEvents {
+    /// Removed, or moved to where their packet socket cannot follow.
+    pub gone: u64,
+    /// There again, and at work.
+    pub back: u64,
+    /// Taken down, or without a link.
+    pub down: u64,
+    /// Renamed.
+    pub renamed: u64,
+    /// With another MTU.
+    pub resized: u64,
+    /// Taps moved to another network namespace.
+    pub moved: u64,
+    /// With other offloads than before.
+    pub offloads: u64,
 }
 
 /// Everything that is known of a discipline.

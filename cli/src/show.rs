@@ -14,7 +14,7 @@ use ucake::io::port::Counters;
 use ucake::qdisc::{AckFilter, Config, LinkLayer, MinMax, Overhead, SplitGso, Stats, TinStats};
 use ucake::units::{MemSize, Rate};
 
-use crate::protocol::{PortCounts, Supervision};
+use crate::protocol::{DeviceEvents, PortCounts, Supervision};
 use crate::value;
 
 /// Queues of other instances on the same device (`cake_mq`), of which there are none.
@@ -251,14 +251,24 @@ pub(crate) fn lateness(late: &LatenessStats) -> String {
     format!("wake-ups {wake_ups}, late by {p50} (median), {p99} (99 %), {max} (worst)")
 }
 
-/// What became of the processes that handled the frames: one line below the others with `-d`.
+/// What became of the processes that handled the frames and of all devices: two lines below the others with `-d`.
 pub fn supervision(supervision: &Supervision) -> String {
-    let Supervision { pid, died, hung, upgraded, upgrades_failed, packets_lost, passing_through } =
-        supervision;
+    let Supervision {
+        pid,
+        died,
+        hung,
+        upgraded,
+        upgrades_failed,
+        packets_lost,
+        passing_through,
+        devices: DeviceEvents { gone, back, down, renamed, resized, moved, offloads },
+    } = supervision;
     let now = if *passing_through { ", passing through without CAKE for a while" } else { "" };
     format!(
         " process {pid} after {died} died, {hung} hung, {upgraded} upgraded ({upgrades_failed} failed), \
-         {packets_lost} packets lost with them{now}\n"
+         {packets_lost} packets lost with them{now}\n \
+         devices {gone} gone, {back} back, {down} down, {renamed} renamed, {resized} with another mtu, {moved} moved, \
+         {offloads} with other offloads\n"
     )
 }
 
@@ -534,9 +544,10 @@ mod tests {
         let first = Supervision { pid: 7, ..Supervision::default() };
         let line =
             " process 7 after 0 died, 0 hung, 0 upgraded (0 failed), 0 packets lost with them";
-        assert_eq!(supervision(&first), line.to_owned() + "\n");
+        let devices = " devices 0 gone, 0 back, 0 down, 0 renamed, 0 with another mtu, 0 moved, 0 with other offloads";
+        assert_eq!(supervision(&first), format!("{line}\n{devices}\n"));
         let later = Supervision { passing_through: true, ..first };
-        assert!(supervision(&later).ends_with("them, passing through without CAKE for a while\n"));
+        assert!(supervision(&later).contains("them, passing through without CAKE for a while\n"));
     }
 
     #[test]

@@ -143,7 +143,7 @@ fn owner(dev: &str, options: &Options, by_its_name: bool) -> Result<Client, Fail
                 continue;
             }
         };
-        if ports.iter().any(|line| line.port == dev || line.device == dev) {
+        if ports.iter().any(|line| line.is(dev)) {
             return Ok(client);
         }
         known.extend(ports.into_iter().map(|line| line.port));

@@ -128,6 +128,10 @@ impl Work {
             .with_translator(self.translator.clone())
             .with_hash_key(crate::secret().hash_key)
             .with_coalescing((*coalesce).into());
+        if self.handle.whose.supervision().is_some() {
+            // Somebody opens it again.
+            bridge = bridge.outliving_devices();
+        }
         bridge.set_doorbell((*doorbell).into());
         let mut timer = Timer::new().context("cannot make a timer")?;
         let (commands, mut inbox) = mpsc::channel(roster::MOST_COMMANDS);
@@ -293,6 +297,44 @@ impl Handle {
         }
     }
 
+    /// Goes on with another device in the place of one that is gone.
+    pub(crate) async fn plug(
+        &self,
+        id: BridgeId,
+        number: usize,
+        kept: &KeptPort,
+        fds: Vec<OwnedFd>,
+    ) {
+        let Some(fd) = fds.into_iter().next() else { return };
+        let Some(member) = self.roster.member(id) else { return };
+        let (port, largest) = (kept.clone(), FrameLen(kept.largest_frame));
+        let plug = move |bridge: &mut Egresses| {
+            leaving(bridge, number).set_mtu(largest);
+            put_to_work(&port, fd).map(|port| bridge.plug(number, port))
+        };
+        if let Some(Err(error)) = member.ask(plug).await {
+            warn!(port = %kept.name, %error, "cannot go on with it");
+        }
+        self.roster.rename(id, number, kept.device());
+    }
+
+    /// A device has another name or MTU.
+    pub(crate) async fn device_changed(
+        &self,
+        id: BridgeId,
+        number: usize,
+        device: &str,
+        mtu: Option<u32>,
+    ) {
+        self.roster.rename(id, number, device);
+        let Some((member, mtu)) = self.roster.member(id).zip(mtu) else { return };
+        let resize = move |bridge: &mut Egresses| {
+            bridge.set_mtu(number, mtu);
+            leaving(bridge, number).set_mtu(largest_frame(mtu));
+        };
+        member.ask(resize).await;
+    }
+
     /// What became of those before, as the supervisor knows it now.
     pub(crate) fn set_supervision(&self, supervision: Supervision) {
         let pid = std::process::id();
@@ -355,7 +397,14 @@ impl Member {
 }
 
 fn named(port: &KeptPort) -> Named {
-    Named { port: port.name.to_string(), device: port.name.device().to_owned() }
+    let asked = port.name.device().to_owned();
+    Named { port: port.name.to_string(), device: port.device().to_owned(), asked }
+}
+
+/// The largest frame of an ordinary packet.
+pub(crate) fn largest_frame(mtu: u32) -> FrameLen {
+    const ETHERNET_LEN: u32 = 14;
+    FrameLen(mtu.saturating_add(ETHERNET_LEN))
 }
 
 /// The handle after all that are in use.
@@ -375,7 +424,7 @@ fn egress(port: &KeptPort, passing_through: bool) -> Egress<FrameBuf> {
 
 /// The port that `fd` is.
 fn put_to_work(port: &KeptPort, fd: OwnedFd) -> anyhow::Result<Box<dyn Port>> {
-    let device = port.name.device().to_owned();
+    let device = port.device().to_owned();
     Ok(match port.kind {
         PortKind::Tap { offloads } => {
             AnyTap::Vnet(Tap::from_fd(fd, device, offloads)).into_port()?
@@ -391,7 +440,7 @@ fn put_to_work(port: &KeptPort, fd: OwnedFd) -> anyhow::Result<Box<dyn Port>> {
 pub(crate) fn count_lost(port: &mut KeptPort, fd: BorrowedFd<'_>) {
     match port.name {
         PortName::Tap(_) => {
-            port.lost = tap::lost_before_reading(port.name.device(), fd).or(port.lost);
+            port.lost = tap::lost_before_reading(port.device(), fd).or(port.lost);
         }
         PortName::Packet(_) => {
             // It tells what is new.

@@ -487,7 +487,7 @@ fn details_tell_what_a_port_knows_and_leave_what_tc_says_as_it_is() {
     let details = shown("-s -d qdisc show dev wan0");
     let ours = details.strip_prefix(&plain).expect("first all that tc says");
     let starts: Vec<_> = ours.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    let expected = ["runs", "catch-up", "port", "segments", "wake-ups", "process"];
+    let expected = ["runs", "catch-up", "port", "segments", "wake-ups", "process", "devices"];
     assert_eq!(starts, expected, "{ours}");
     let object = |options: &str| -> Value {
         let text = shown(&format!("{options} qdisc show dev wan0"));

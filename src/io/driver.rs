@@ -19,6 +19,7 @@ use super::batch::{Batch, Coalescing};
 use super::clock;
 use super::conntrack::Translator;
 use super::lateness::Lateness;
+use super::plug::Plug;
 use super::pool::{FrameBuf, Pool, Received};
 use super::port::{Counters, Port, PortError, Recv, Sent};
 use super::timer::Timer;
@@ -51,7 +52,7 @@ const QUIET_SHARE: u64 = 8;
 /// Two ports and what stands between them.
 pub struct Bridge<D> {
     pool: Pool,
-    ports: [Box<dyn Port>; 2],
+    ports: [Plug; 2],
     /// `paths[i]` leads from `ports[i]` to the other.
     paths: [Path<D>; 2],
     /// What is known of the connections that cross, while a discipline wants to know.
@@ -218,7 +219,7 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
         };
         Self {
             pool: Pool::new(),
-            ports: [lan, wan],
+            ports: [lan, wan].map(Plug::new),
             paths: [path(0, 1, up), path(1, 0, down)],
             round_trips: None,
             translator: None,
@@ -266,6 +267,33 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
         }
     }
 
+    /// The same bridge, which goes on when the device of a port is gone: nothing comes from there then, and what leaves
+    /// through it is counted as for a link that is down, until another port is plugged in.
+    #[must_use]
+    pub fn outliving_devices(mut self) -> Self {
+        self.ports = self.ports.map(Plug::outliving);
+        self
+    }
+
+    /// Puts another port in the place of the one with this number; what is queued and what was counted stays. What was
+    /// about to be sent is lost. Nothing if there is no such number.
+    pub fn plug(&mut self, number: usize, port: Box<dyn Port>) {
+        let Some(plug) = self.ports.get_mut(number) else { return };
+        plug.insert(port);
+        for path in self.paths.iter_mut().filter(|path| path.egress == number) {
+            path.batch.forget(usize::MAX);
+            path.dql.restart();
+            path.look = Look::default();
+        }
+    }
+
+    /// Tells the port with this number what its device's MTU is from now on.
+    pub fn set_mtu(&mut self, number: usize, mtu: u32) {
+        if let Some(port) = self.ports.get_mut(number) {
+            port.set_mtu(mtu);
+        }
+    }
+
     /// Does what is to be done at `now`, and no more than a bounded share of it.
     ///
     /// # Errors
@@ -286,9 +314,9 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
             now,
         };
         for path in &mut self.paths {
-            let from = self.ports[path.ingress].as_mut();
+            let from = &mut self.ports[path.ingress];
             next.more |= path.feed(from, &mut known)?;
-            path.drain(self.ports[path.egress].as_mut(), now, &mut next)?;
+            path.drain(&mut self.ports[path.egress], now, &mut next)?;
         }
         for port in &self.ports {
             next.sleep_until(port.next_due());
@@ -659,6 +687,28 @@ mod tests {
         assert_eq!(bridge.turn(Instant::ZERO).expect("turn"), Next::default());
         assert_eq!(server.eject(), Some((VnetHeader::PLAIN, plain_frame(60))));
         assert_eq!(client.eject(), Some((VnetHeader::PLAIN, plain_frame(900))));
+    }
+
+    #[test]
+    fn a_bridge_that_outlives_devices_goes_on_without_one_and_with_the_next() {
+        let (mut client, bridge, server) = bridge(Span::ZERO, false);
+        let mut bridge = bridge.outliving_devices();
+        drop(server);
+        for sent in 1..=3 {
+            client.inject(&VnetHeader::PLAIN, &plain_frame(100));
+            bridge.turn(Instant::ZERO).expect("it goes on");
+            let [_, wan] = bridge.counts().ports;
+            assert_eq!((wan.counters.times_gone, wan.counters.write_errors.down), (1, sent));
+            assert_eq!(wan.dql.in_flight, 0);
+        }
+        let (wan, mut server) = pair("wan", "server");
+        bridge.plug(1, Box::new(wan));
+        client.inject(&VnetHeader::PLAIN, &plain_frame(100));
+        server.inject(&VnetHeader::PLAIN, &plain_frame(200));
+        bridge.turn(Instant::ZERO).expect("it goes on");
+        assert!(server.eject().is_some() && client.eject().is_some());
+        let [_, wan] = bridge.counts().ports;
+        assert_eq!((wan.counters.write_errors.down, wan.counters.frames_out), (3, 1));
     }
 
     #[test]

@@ -6,8 +6,9 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::pin::Pin;
 
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{
     AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope,
@@ -22,7 +23,8 @@ use rtnetlink::packet_core::{
     NetlinkPayload,
 };
 use rtnetlink::{
-    Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan, RouteMessageBuilder,
+    Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVlan, MulticastGroup,
+    RouteMessageBuilder,
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::task::JoinHandle;
@@ -57,6 +59,41 @@ pub enum NetlinkError {
 pub struct Netlink {
     handle: Handle,
     connection: JoinHandle<()>,
+}
+
+/// Tells when something has changed about the devices of a network namespace: that of the thread that made it.
+pub struct LinkWatch {
+    changes: Pin<Box<dyn Stream<Item = ()>>>,
+    connection: JoinHandle<()>,
+}
+
+impl LinkWatch {
+    /// From now on. Call within a tokio runtime.
+    ///
+    /// # Errors
+    /// The system has no netlink, or no descriptors left.
+    pub fn new() -> Result<Self, NetlinkError> {
+        let (connection, _, messages) =
+            rtnetlink::new_multicast_connection(&[MulticastGroup::Link])
+                .map_err(NetlinkError::Socket)?;
+        let changes = Box::pin(messages.map(drop));
+        Ok(Self { changes, connection: tokio::spawn(connection) })
+    }
+
+    /// Waits for the next change, and takes all that are told already for one: whoever wants to know what it was looks.
+    /// Never ends once the kernel tells no more.
+    pub async fn changed(&mut self) {
+        if self.changes.next().await.is_none() {
+            std::future::pending::<()>().await;
+        }
+        while self.changes.next().now_or_never().flatten().is_some() {}
+    }
+}
+
+impl Drop for LinkWatch {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
 }
 
 /// A device, as it was when asked for.
@@ -214,6 +251,14 @@ pub fn move_to(name: &str, namespace: impl AsFd + Sync) -> Result<(), NetlinkErr
 /// See [`NetlinkError`].
 pub fn slow_down(name: &str, rate: Rate, room: u32) -> Result<(), NetlinkError> {
     on_a_thread(async |netlink| netlink.slow_down(name, rate, room).await)
+}
+
+/// Gives a device another name, as [`configure`] does. Older kernels want it to be down.
+///
+/// # Errors
+/// See [`NetlinkError`].
+pub fn rename(name: &str, to: &str) -> Result<(), NetlinkError> {
+    on_a_thread(async |netlink| netlink.rename(name, to).await)
 }
 
 /// Removes a device, as [`configure`] does.
@@ -446,6 +491,16 @@ impl Netlink {
         let index = self.link(name).await?.index;
         let request = self.handle.link().del(index);
         request.execute().await.map_err(|error| refused(name, "remove", error))
+    }
+
+    /// Gives the device `name` another name. Older kernels want it to be down.
+    ///
+    /// # Errors
+    /// There is none, there is one of the other name, or the kernel refuses.
+    pub async fn rename(&self, name: &str, to: &str) -> Result<(), NetlinkError> {
+        let index = self.link(name).await?.index;
+        let change = LinkUnspec::new_with_index(index).name(to.to_owned());
+        self.set(name, "rename", change).await
     }
 
     /// Moves the device `name` into a network namespace.

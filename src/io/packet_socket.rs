@@ -522,7 +522,11 @@ impl Device {
         let refused = |source| port_error(&self.name, "find", source);
         let name = index_to_name_inlined(&self.socket, self.index);
         let name = name.map_err(|errno| refused(errno.into()))?;
-        let up = sys::device_is_up(&self.socket, name.as_str()).map_err(refused)?;
+        // Renamed in between: it is there, and looked at again.
+        let up = match sys::device_is_up(&self.socket, name.as_str()) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => false,
+            up => up.map_err(refused)?,
+        };
         self.look_at = if up { None } else { Some(self.now + DOWN_POLL) };
         Ok(())
     }
@@ -608,6 +612,10 @@ impl Port for PacketPort {
         let new = sys::packet_drops(&self.device.socket).ok()?;
         self.lost_before_reading.set(self.lost_before_reading.get() + u64::from(new));
         Some(self.lost_before_reading.get())
+    }
+
+    fn set_mtu(&mut self, mtu: u32) {
+        self.device.mtu = mtu as usize;
     }
 
     fn counters(&self) -> Counters {

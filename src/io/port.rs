@@ -64,6 +64,11 @@ pub trait Port {
         None
     }
 
+    /// The device sends packets up to this size from now on, without Ethernet header. For ports that care.
+    fn set_mtu(&mut self, mtu: u32) {
+        let _ = mtu;
+    }
+
     /// What went through, and what did not.
     fn counters(&self) -> Counters;
 }
@@ -154,6 +159,9 @@ pub struct Counters {
     pub write_errors: WriteErrors,
     /// Times the device was found down.
     pub times_down: u64,
+    /// Times the device was found gone.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub times_gone: u64,
 }
 
 /// Kinds of runs that a port does not take.
@@ -265,6 +273,7 @@ impl Counters {
             (&mut self.bytes_out, before.bytes_out),
             (&mut self.runs_refused, before.runs_refused),
             (&mut self.times_down, before.times_down),
+            (&mut self.times_gone, before.times_gone),
             (&mut errors.invalid, before.write_errors.invalid),
             (&mut errors.down, before.write_errors.down),
             (&mut errors.no_buffers, before.write_errors.no_buffers),

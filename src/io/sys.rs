@@ -16,6 +16,7 @@ use tokio::io::unix::AsyncFd;
 #[allow(clippy::cast_possible_truncation, reason = "each fits: see its value")]
 mod small {
     pub(super) const UP: u16 = libc::IFF_UP as u16;
+    pub(super) const RUNNING: u16 = libc::IFF_RUNNING as u16;
     pub(super) const PACKET: u16 = libc::AF_PACKET as u16;
     /// Every protocol, in network byte order.
     pub(super) const EVERY_PROTOCOL: u16 = (libc::ETH_P_ALL as u16).to_be();
@@ -75,6 +76,11 @@ impl Ifreq {
         Ok(request)
     }
 
+    fn name(&self) -> String {
+        let end = self.name.iter().position(|byte| *byte == 0).unwrap_or(NAME_SIZE);
+        String::from_utf8_lossy(&self.name[..end]).into_owned()
+    }
+
     fn short(&self) -> u16 {
         u16::from_ne_bytes([self.value[0], self.value[1]])
     }
@@ -85,6 +91,7 @@ impl Ifreq {
 const TUNSETIFF: Opcode = opcode::write::<libc::c_int>(b'T', 202);
 const TUNSETPERSIST: Opcode = opcode::write::<libc::c_int>(b'T', 203);
 const TUNGETFEATURES: Opcode = opcode::read::<libc::c_uint>(b'T', 207);
+const TUNGETIFF: Opcode = opcode::read::<libc::c_uint>(b'T', 210);
 const TUNSETOFFLOAD: Opcode = opcode::write::<libc::c_uint>(b'T', 208);
 const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<libc::c_int>(b'T', 216);
@@ -98,8 +105,17 @@ pub(super) fn tun_attach(tun: impl AsFd, name: &str, flags: u16) -> io::Result<S
     // SAFETY: the kernel reads and writes back one `struct ifreq`; `Ifreq` has its size and layout
     // (asserted above) and any bit pattern the kernel leaves in it is valid.
     unsafe { ioctl(tun, Updater::<TUNSETIFF, Ifreq>::new(&mut request)) }?;
-    let end = request.name.iter().position(|byte| *byte == 0).unwrap_or(NAME_SIZE);
-    Ok(String::from_utf8_lossy(&request.name[..end]).into_owned())
+    Ok(request.name())
+}
+
+/// The name of the device that `tun` is, by now. `EBADFD` if it was removed.
+pub(super) fn tun_name(tun: impl AsFd) -> io::Result<String> {
+    let mut request = Ifreq::new("")?;
+    // JUSTIFICATION: no crate we use wraps the tun ioctls.
+    // SAFETY: the kernel writes one `struct ifreq`; `Ifreq` has its size (asserted above) and any bit pattern is valid
+    // in it.
+    unsafe { ioctl(tun, Updater::<TUNGETIFF, Ifreq>::new(&mut request)) }?;
+    Ok(request.name())
 }
 
 /// Makes a tap outlive its last handle, or no longer.
@@ -165,13 +181,23 @@ pub(super) fn device_hardware(socket: impl AsFd, name: &str) -> io::Result<u16> 
 
 /// Whether a device is up.
 pub(super) fn device_is_up(socket: impl AsFd, name: &str) -> io::Result<bool> {
+    Ok(device_flags(socket, name)? & small::UP != 0)
+}
+
+/// Whether a device is up and its link is, too.
+pub(super) fn device_is_running(socket: impl AsFd, name: &str) -> io::Result<bool> {
+    const BOTH: u16 = small::UP | small::RUNNING;
+    Ok(device_flags(socket, name)? & BOTH == BOTH)
+}
+
+fn device_flags(socket: impl AsFd, name: &str) -> io::Result<u16> {
     const SIOCGIFFLAGS: Opcode = libc::SIOCGIFFLAGS as Opcode;
     let mut request = Ifreq::new(name)?;
     // JUSTIFICATION: no crate we use wraps the ioctls of devices.
     // SAFETY: the kernel reads and writes back one `struct ifreq`; `Ifreq` has its size (asserted above)
     // and any bit pattern is valid in it.
     unsafe { ioctl(socket, Updater::<SIOCGIFFLAGS, Ifreq>::new(&mut request)) }?;
-    Ok(request.short() & small::UP != 0)
+    Ok(request.short())
 }
 
 /// The largest frame of a device, without its Ethernet header.
@@ -233,6 +259,27 @@ pub(super) fn packet_bind(socket: impl AsFd, index: u32) -> io::Result<()> {
     let status =
         unsafe { libc::bind(fd, (&raw const address).cast(), small::size_of_value(&address)) };
     done(status)
+}
+
+/// The number of the device that a packet socket is bound to; `None` if that device went away, even if it is back.
+pub(super) fn packet_bound_to(socket: impl AsFd) -> io::Result<Option<u32>> {
+    let mut address = libc::sockaddr_ll {
+        sll_family: 0,
+        sll_protocol: 0,
+        sll_ifindex: 0,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let mut len = small::size_of_value(&address);
+    let fd = socket.as_fd().as_raw_fd();
+    // JUSTIFICATION: no crate we use reads addresses of packet sockets.
+    // SAFETY: the kernel writes at most `len` bytes, the size of `address`, in which any bit pattern is valid; both
+    // outlive the call.
+    let status = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) };
+    done(status)?;
+    Ok(u32::try_from(address.sll_ifindex).ok().filter(|&index| index > 0))
 }
 
 /// Options of a packet socket that are on or off.

@@ -391,6 +391,14 @@ impl<F: Frame, O: Observer<F>> Cake<F, O> {
         (0..self.tin_count).flat_map(column).collect()
     }
 
+    /// The device sends frames up to `mtu` from now on, as for [`Cake::new`].
+    pub fn set_mtu(&mut self, mtu: FrameLen) {
+        if self.mtu != mtu {
+            self.mtu = mtu;
+            self.configure(self.config);
+        }
+    }
+
     fn configure(&mut self, config: Config) {
         let rate = config.shaped_rate();
         self.config = config;

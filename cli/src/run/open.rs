@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tracing::warn;
 use ucake::io::netlink;
-use ucake::io::packet_socket::PacketSocket;
+use ucake::io::packet_socket::{self, PacketSocket};
 use ucake::io::plain_tap::AnyTap;
 use ucake::io::tap::{OpenError, TapOptions};
 use ucake::qdisc::{Config, Stats};
@@ -19,9 +19,8 @@ use ucake_cli::protocol::State;
 
 use crate::control::following;
 use crate::supervise::state::{BridgeId, KeptBridge, KeptCounts, KeptPort, PortKind};
+use crate::work;
 
-/// Bytes of an Ethernet header, which an MTU does not count.
-const ETHERNET_LEN: u32 = 14;
 /// The MTU of a device that does not tell.
 const USUAL_MTU: u32 = 1500;
 /// How long something may be held by one that is ending; far less is usual.
@@ -62,8 +61,47 @@ pub(crate) fn cake(config: Config) -> State {
     State::Cake { config, stats: Box::new(Stats::default()), queues: None }
 }
 
+/// Opens the device of `port` again, which is gone; what leaves through it, and what was counted, stays.
+///
+/// # Errors
+/// `None` if there is no device of that name, so that all there is to do is wait for it.
+pub(crate) fn again(port: &KeptPort) -> Result<(KeptPort, OwnedFd), Option<anyhow::Error>> {
+    match open_device(&port.name) {
+        Ok((Device { kind, largest_frame, .. }, fd)) => {
+            Ok((KeptPort { renamed: None, kind, largest_frame, aside: None, ..port.clone() }, fd))
+        }
+        Err(error) => match error.downcast_ref() {
+            Some(packet_socket::OpenError::NoDevice { .. }) => Err(None),
+            _ => Err(Some(error)),
+        },
+    }
+}
+
 /// Opens a port through which CAKE is to leave.
 fn open_port(name: &PortName, config: Config, handle: u16) -> anyhow::Result<(KeptPort, OwnedFd)> {
+    let (Device { name, kind, largest_frame }, fd) = open_device(name)?;
+    let port = KeptPort {
+        name,
+        renamed: None,
+        kind,
+        largest_frame,
+        handle,
+        state: cake(config),
+        counts: KeptCounts::default(),
+        lost: None,
+        aside: None,
+    };
+    Ok((port, fd))
+}
+
+/// What a device is; as in [`KeptPort`].
+struct Device {
+    name: PortName,
+    kind: PortKind,
+    largest_frame: u32,
+}
+
+fn open_device(name: &PortName) -> anyhow::Result<(Device, OwnedFd)> {
     let (name, kind, fd) = match name {
         PortName::Tap(device) => open_tap(name, device)?,
         PortName::Packet(device) => {
@@ -73,17 +111,7 @@ fn open_port(name: &PortName, config: Config, handle: u16) -> anyhow::Result<(Ke
         }
     };
     let mtu = netlink::link(name.device()).map_or(USUAL_MTU, |link| link.mtu);
-    let port = KeptPort {
-        name,
-        kind,
-        largest_frame: mtu + ETHERNET_LEN,
-        handle,
-        state: cake(config),
-        counts: KeptCounts::default(),
-        lost: None,
-        aside: None,
-    };
-    Ok((port, fd))
+    Ok((Device { name, kind, largest_frame: work::largest_frame(mtu).bytes() }, fd))
 }
 
 fn open_tap(name: &PortName, device: &str) -> anyhow::Result<(PortName, PortKind, OwnedFd)> {

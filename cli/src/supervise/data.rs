@@ -145,6 +145,10 @@ async fn take_orders(work: Handle, link: Arc<Link>, last: Rc<RefCell<Option<Orde
             }
             Some(Order::Remove(bridges)) => work.remove(&bridges).await,
             Some(Order::Add(bridge)) => work.add(*bridge, fds),
+            Some(Order::Plug { bridge, port, kept }) => work.plug(bridge, port, &kept, fds).await,
+            Some(Order::Device { bridge, port, device, mtu }) => {
+                work.device_changed(bridge, port, &device, mtu).await;
+            }
             Some(Order::Log(level)) => crate::log::set_level(level),
             Some(Order::Know(supervision)) => work.set_supervision(supervision),
             Some(Order::Lost(lost)) => work.set_lost(lost),

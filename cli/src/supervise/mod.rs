@@ -10,6 +10,8 @@
 //! follows another ([`upgrade`]).
 
 mod data;
+mod device;
+mod devices;
 mod handover;
 mod health;
 mod link;
@@ -35,6 +37,7 @@ use crate::signals::{Asked, Signals};
 use crate::translation;
 use crate::work;
 pub(crate) use data::main as data;
+use devices::Devices;
 use health::{Health, Mode};
 use link::Link;
 use reload::Reload;
@@ -76,12 +79,13 @@ pub(crate) fn run(
     runtime.context("cannot start")?.block_on(async {
         let signals = Signals::watch().context("cannot watch for signals")?;
         aside::stand_aside(&mut kept.bridges);
-        let health = Health::new();
+        let (health, devices) = (Health::new(), Devices::new());
         let supervisor = Supervisor {
             kept,
             ports,
             socket,
             health,
+            devices,
             signals,
             stuck: Vec::new(),
             candidate: None,
@@ -99,6 +103,7 @@ struct Supervisor {
     ports: Vec<OwnedFd>,
     socket: Option<Socket>,
     health: Health,
+    devices: Devices,
     signals: Signals,
     /// Those that could not be waited for.
     stuck: Vec<Worker>,
@@ -187,9 +192,18 @@ impl Supervisor {
         let (mut missed, mut patience) = (0, START);
         let mut looked = None;
         let mut told: Option<End> = None;
+        let mut tick_at = tokio::time::Instant::now() + TICK;
         let end = loop {
             let retry = self.health.retry_at().filter(|_| told.is_none());
             tokio::select! {
+                // However much happens to devices, silence is noticed.
+                () = self.devices.due(), if told.is_none() => {
+                    if let Err(error) = self.look_at_devices(link) {
+                        warn!(%error, "the data process does not listen");
+                        break End::Hung;
+                    }
+                    continue;
+                }
                 news = link.next::<News>() => match news {
                     Ok(Some(News::Alive)) => {
                         (missed, self.relay_pause) = (0, RELAY_PAUSE);
@@ -202,7 +216,7 @@ impl Supervisor {
                     }
                     Ok(Some(News::Sandboxed(report))) => self.tell_of_rights(&report),
                     Ok(Some(News::Failed(message))) => break End::Failed(message),
-                    Ok(Some(news)) => if !self.kept.note(news) {
+                    Ok(Some(news)) => if !self.note(news) {
                         debug!("the data process tells of ports that there are not");
                     },
                     Ok(None) => break told.unwrap_or(End::Died),
@@ -211,7 +225,7 @@ impl Supervisor {
                         break told.unwrap_or(End::Died);
                     }
                 },
-                () = tokio::time::sleep(TICK) => {
+                () = tokio::time::sleep_until(tick_at) => {
                     missed += 1;
                     self.stuck.retain_mut(|worker| worker.ended().is_none());
                     if missed >= patience {
@@ -253,6 +267,7 @@ impl Supervisor {
                     order(link, &Order::Retire);
                 }
             }
+            tick_at = tokio::time::Instant::now() + TICK;
         };
         // Whatever it does now nobody wants any more.
         worker.kill();
@@ -264,6 +279,17 @@ impl Supervisor {
             }
         }
         end
+    }
+
+    /// Takes note of what the data process told. False if it makes no sense.
+    fn note(&mut self, news: News) -> bool {
+        let before = self.kept.times_gone();
+        let makes_sense = self.kept.note(news);
+        if self.kept.times_gone() != before {
+            // It noticed first: of a device that is elsewhere nobody else tells.
+            self.devices.look_soon();
+        }
+        makes_sense
     }
 
     /// Reads the file again and has done what is new in it; or says why not, and changes nothing.

@@ -80,6 +80,9 @@ pub(crate) struct KeptBridge {
 pub(crate) struct KeptPort {
     /// Its name, with that of the device it became.
     pub(crate) name: PortName,
+    /// The name of its device, if that was renamed since.
+    #[serde(default)]
+    pub(crate) renamed: Option<String>,
     /// What its descriptor is.
     pub(crate) kind: PortKind,
     /// Largest frame of an ordinary packet, Ethernet header included.
@@ -95,6 +98,18 @@ pub(crate) struct KeptPort {
     /// What the host gave up on its device, to be put back; nothing as long as it was not asked to.
     #[serde(default)]
     pub(crate) aside: Option<Aside>,
+}
+
+impl KeptPort {
+    /// The name of its device by now.
+    pub(crate) fn device(&self) -> &str {
+        self.renamed.as_deref().unwrap_or_else(|| self.name.device())
+    }
+
+    /// Its device has this name by now.
+    pub(crate) fn set_device(&mut self, device: &str) {
+        self.renamed = (device != self.name.device()).then(|| device.to_owned());
+    }
 }
 
 /// What a descriptor is, and what else one has to know to use it.
@@ -133,6 +148,11 @@ impl KeptCounts {
         let DqlStats { stops, stopped, .. } = port.dql;
         let PortSnapshot { counters, rings, late, .. } = port.clone();
         Self { counters, rings, stops, stopped, late }
+    }
+
+    /// Times its device was found gone.
+    pub(crate) fn times_gone(&self) -> u64 {
+        self.counters.times_gone
     }
 
     /// What `port` counted on top of this.
@@ -200,6 +220,26 @@ pub(crate) enum Order {
     Remove(Vec<BridgeId>),
     /// This bridge begins; its ports come along.
     Add(Box<KeptBridge>),
+    /// A port's device is there again, as another one; its descriptor comes along.
+    Plug {
+        /// Which bridge.
+        bridge: BridgeId,
+        /// Number of the port.
+        port: usize,
+        /// What it is now.
+        kept: Box<KeptPort>,
+    },
+    /// A port's device has changed.
+    Device {
+        /// Which bridge.
+        bridge: BridgeId,
+        /// Number of the port.
+        port: usize,
+        /// Its name by now.
+        device: String,
+        /// Its MTU by now, where it is known.
+        mtu: Option<u32>,
+    },
     /// Log this much.
     Log(LogLevel),
     /// Tell it to whoever asks.
@@ -263,6 +303,12 @@ impl Kept {
         packets
     }
 
+    /// Times a data process found a device gone.
+    pub(crate) fn times_gone(&self) -> u64 {
+        let ports = self.bridges.iter().flat_map(|bridge| &bridge.ports);
+        ports.map(|port| port.counts.times_gone()).fold(0, u64::wrapping_add)
+    }
+
     /// Takes note of what the data process told. False if it makes no sense.
     pub(crate) fn note(&mut self, news: News) -> bool {
         let News::Port(news) = news else { return true };
@@ -289,6 +335,7 @@ pub(super) mod tests {
     pub(in crate::supervise) fn kept() -> Kept {
         let port = |name: &str, handle| KeptPort {
             name: name.parse().expect("a port"),
+            renamed: None,
             kind: PortKind::Tap { offloads: 0x6f },
             largest_frame: 1514,
             handle,

@@ -31,11 +31,13 @@ pub(crate) struct Named {
     pub(crate) port: String,
     /// Such as `wan0`.
     pub(crate) device: String,
+    /// The same before it was renamed: the one that was asked for.
+    pub(crate) asked: String,
 }
 
 impl Named {
-    /// Whether this is one of its names.
-    pub(crate) fn is(&self, name: &str) -> bool {
+    /// Whether this is one of its names by now.
+    fn is(&self, name: &str) -> bool {
         self.port == name || self.device == name
     }
 }
@@ -112,7 +114,7 @@ impl Member {
             rings,
             late: late.stats(),
         };
-        let Named { port, device } = self.ports[number].clone();
+        let Named { port, device, .. } = self.ports[number].clone();
         let (supervision, counts) = (whose.supervision(), Some(Box::new(counts)));
         Shown { port, device, handle, supervision, counts, state }
     }
@@ -150,10 +152,23 @@ impl Roster {
 
     /// The bridge that a port of this name belongs to, and the number of the port in it.
     pub(crate) fn find(&self, name: &str) -> Option<(Member, usize)> {
-        self.lock().iter().find_map(|member| {
-            let number = member.ports.iter().position(|port| port.is(name))?;
-            Some((member.clone(), number))
-        })
+        let members = self.lock();
+        let find = |is: &dyn Fn(&Named) -> bool| {
+            members
+                .iter()
+                .find_map(|member| Some((member.clone(), member.ports.iter().position(is)?)))
+        };
+        // A name that was given up may be another's by now.
+        find(&|port| port.is(name)).or_else(|| find(&|port| port.asked == name))
+    }
+
+    /// The device of a port has this name by now.
+    pub(super) fn rename(&self, id: BridgeId, number: usize, device: &str) {
+        let mut members = self.lock();
+        let member = members.iter_mut().find(|member| member.id == id);
+        if let Some(port) = member.and_then(|member| member.ports.get_mut(number)) {
+            device.clone_into(&mut port.device);
+        }
     }
 
     pub(super) fn enter(&self, member: Member) {
@@ -172,7 +187,10 @@ mod tests {
     use super::*;
 
     fn member(id: BridgeId, lan: &str, wan: &str) -> Member {
-        let named = |device: &str| Named { port: format!("tap:{device}"), device: device.into() };
+        let named = |device: &str| {
+            let port = format!("tap:{device}");
+            Named { port, device: device.into(), asked: device.into() }
+        };
         let (commands, _) = mpsc::channel(MOST_COMMANDS);
         Member { id, ports: [named(lan), named(wan)], before: Arc::default(), commands }
     }
@@ -189,5 +207,20 @@ mod tests {
         assert_eq!(roster.leave(3).map(|member| member.id), Some(3));
         assert_eq!((found("a"), found("d")), (None, Some((1, 1))));
         assert!(roster.leave(3).is_none());
+    }
+
+    #[test]
+    fn a_renamed_port_is_found_by_its_new_name_and_by_the_old_one_until_another_has_that() {
+        let roster = Roster::default();
+        roster.enter(member(1, "a", "b"));
+        roster.enter(member(2, "c", "d"));
+        let found = |name| roster.find(name).map(|(member, number)| (member.id, number));
+        roster.rename(1, 1, "e");
+        assert_eq!(
+            (found("e"), found("b"), found("tap:b")),
+            (Some((1, 1)), Some((1, 1)), Some((1, 1)))
+        );
+        roster.rename(2, 0, "b");
+        assert_eq!((found("b"), found("c")), (Some((2, 0)), Some((2, 0))));
     }
 }
