@@ -61,6 +61,7 @@ pub struct Dql {
 
 /// What a limit has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DqlStats {
     /// Bytes that may be in flight.
     pub limit: u64,

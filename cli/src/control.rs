@@ -3,21 +3,23 @@
 //! Problem: others want to look and to change things, some of them broken or hostile, and the bridge must not
 //! notice.
 //! Law: a thread of its own with a runtime of its own; the data thread sees nothing but finished commands,
-//! one at a time, between batches. Lines are bounded, clients are counted, who does not read is dropped.
+//! one at a time, between batches. Lines are bounded, clients are counted, who does not read is dropped, and who says
+//! nothing keeps nobody out.
 //! Left out: what is said (`ucake_cli::protocol`).
 
 mod desk;
 mod lines;
 mod socket;
 
+use std::cell::Cell;
 use std::os::unix::net::UnixListener as StdListener;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::{Notify, broadcast, oneshot};
 use tokio::task::LocalSet;
 use tracing::{debug, warn};
 use ucake_cli::protocol::{self, Class, Refusal, Reply, Request};
@@ -28,6 +30,8 @@ pub(crate) use socket::{DEFAULT_DIRECTORY, Socket, open, open_default};
 
 /// Clients at once; what one holds is a socket, a task and the line it is at.
 const MOST_CLIENTS: usize = 64;
+/// A client that has said nothing at all for so long gives its place to the next one, should that find none.
+const MUTE: Duration = Duration::from_secs(1);
 /// A client that takes nothing of a reply for so long is dropped.
 const READ_PATIENCE: Duration = Duration::from_secs(5);
 /// After a failure to accept, which is most likely for want of descriptors, others get time to close some.
@@ -81,20 +85,51 @@ async fn serve(listener: StdListener, desk: Desk) {
         Err(error) => return warn!(%error, "the control socket does not work"),
     };
     let desk = Rc::new(desk);
-    // Each client holds a share of this; how many there are is how many shares there are.
-    let present = Rc::new(());
+    let mut seats = Seats::default();
     loop {
         let stream = next_client(&listener).await;
-        let full = Rc::strong_count(&present) > MOST_CLIENTS;
-        let (desk, ticket) = (Rc::clone(&desk), Rc::clone(&present));
+        let (desk, seat) = (Rc::clone(&desk), seats.take());
         tokio::task::spawn_local(async move {
-            let outcome =
-                if full { turn_away(&stream).await } else { attend(&stream, &desk).await };
+            let outcome = match seat {
+                Some(seat) => attend(&stream, &seat, &desk).await,
+                None => turn_away(&stream).await,
+            };
             if let Err(error) = outcome {
                 debug!(%error, "a control client was dropped");
             }
-            drop(ticket);
         });
+    }
+}
+
+/// The place of a client, for as long as it holds it.
+struct Seat {
+    since: Instant,
+    /// Whether it has said anything yet.
+    spoke: Cell<bool>,
+    /// Another one is to have it.
+    wanted: Notify,
+}
+
+/// Those that are taken, the oldest first.
+#[derive(Default)]
+struct Seats(Vec<Weak<Seat>>);
+
+impl Seats {
+    /// One that is free, or that of a client that says nothing; `None` if there is none.
+    fn take(&mut self) -> Option<Rc<Seat>> {
+        self.0.retain(|seat| seat.strong_count() > 0);
+        if self.0.len() >= MOST_CLIENTS {
+            let is_mute = |seat: &Seat| !seat.spoke.get() && seat.since.elapsed() >= MUTE;
+            let mute =
+                self.0.iter().position(|seat| seat.upgrade().is_some_and(|s| is_mute(&s)))?;
+            if let Some(seat) = self.0.remove(mute).upgrade() {
+                seat.wanted.notify_one();
+            }
+        }
+        let (since, spoke, wanted) = (Instant::now(), Cell::new(false), Notify::new());
+        let seat = Rc::new(Seat { since, spoke, wanted });
+        self.0.push(Rc::downgrade(&seat));
+        Some(seat)
     }
 }
 
@@ -116,11 +151,16 @@ async fn turn_away(stream: &UnixStream) -> Result<(), LineError> {
     lines::send(stream, &refused(Class::Busy, message), READ_PATIENCE).await
 }
 
-/// Answers one client until it goes.
-async fn attend(stream: &UnixStream, desk: &Desk) -> Result<(), LineError> {
+/// Answers one client until it goes, or is to go because it says nothing.
+async fn attend(stream: &UnixStream, seat: &Seat, desk: &Desk) -> Result<(), LineError> {
     let mut lines = Lines::new(protocol::LONGEST_REQUEST);
     loop {
-        let line = match lines.next(stream).await {
+        let line = tokio::select! {
+            line = lines.next(stream) => line,
+            () = seat.wanted.notified(), if !seat.spoke.get() => return turn_away(stream).await,
+        };
+        seat.spoke.set(true);
+        let line = match line {
             Ok(Some(line)) => line,
             Ok(None) => return Ok(()),
             Err(LineError::TooLong) => {
@@ -133,9 +173,9 @@ async fn attend(stream: &UnixStream, desk: &Desk) -> Result<(), LineError> {
         let reply = match protocol::read_request(&line) {
             Ok(Request::Watch) => return watch(stream, &mut lines, desk.changes()).await,
             Ok(request) => desk.answer(request).await,
-            Err(refusal) => Reply::Refused(refusal),
+            Err(refusal) => protocol::write_reply(&Reply::Refused(refusal)).into(),
         };
-        lines::send(stream, &reply, READ_PATIENCE).await?;
+        lines::send_line(stream, &reply, READ_PATIENCE).await?;
     }
 }
 

@@ -196,16 +196,18 @@ impl<F: Frame> Egress<F> {
 
     /// Makes it CAKE of exactly this kind: the one that is there is changed, what is queued in it stays; where there is
     /// none, one is made with `handle`.
-    pub fn configure(&mut self, config: Config, handle: u16, entropy: Entropy) {
+    pub fn configure(&mut self, config: Config, handle: u16, entropy: Entropy) -> Event {
         match &mut self.current {
             Standing::Cake(cake) => {
                 let change = difference(cake.config(), &config);
                 cake.change(&change);
+                Event::Changed
             }
             Standing::PassThrough(_) => {
                 self.handle = handle;
                 let cake = Cake::new(config, self.mtu, entropy).with_handle(handle);
                 self.succeed(Standing::Cake(Box::new(cake)));
+                Event::Added
             }
         }
     }

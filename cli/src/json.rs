@@ -11,11 +11,12 @@ use std::io;
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value};
-use ucake::qdisc::{AckFilter, Config, LinkLayer, Stats, TinStats};
+use ucake::io::lateness::LatenessStats;
+use ucake::qdisc::{AckFilter, Config, LinkLayer, SplitGso, Stats, TinStats};
 use ucake::time::Span;
 use ucake::units::MemSize;
 
-use crate::protocol::Supervision;
+use crate::protocol::{PortCounts, Supervision};
 use crate::show::{self, Format, Place};
 
 /// One object of `tc -j qdisc show`; with `-s` its statistics, with `-d` what only ucake knows.
@@ -30,10 +31,19 @@ pub fn qdisc(place: &Place<'_>, config: &Config, stats: &Stats, format: Format) 
 
 /// Adds what became of the processes that handled the frames to what only ucake knows, under `process`.
 pub fn add_supervision(object: &mut Value, supervision: &Supervision) {
+    add_ours(object, "process", value(supervision));
+}
+
+/// Adds what the port counted to what only ucake knows, under `port`.
+pub fn add_port(object: &mut Value, counts: &PortCounts) {
+    add_ours(object, "port", value(&Port::of(counts)));
+}
+
+fn add_ours(object: &mut Value, key: &str, content: Value) {
     let Some(keys) = object.as_object_mut() else { return };
     let ours = keys.entry("ucake").or_insert_with(|| Value::Object(Map::new()));
     if let Some(ours) = ours.as_object_mut() {
-        ours.insert("process".to_owned(), value(supervision));
+        ours.insert(key.to_owned(), content);
     }
 }
 
@@ -289,7 +299,9 @@ struct Ours {
     runs: u64,
     mean_run: f64,
     largest_burst: u32,
-    lateness_us: i64,
+    /// Measured only where a budget needs it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lateness_us: Option<i64>,
     catch_up_capped: u64,
     given_up_us: i64,
     clock_went_back: u64,
@@ -305,10 +317,73 @@ impl Ours {
             runs: stats.runs,
             mean_run: stats.mean_run(),
             largest_burst: stats.largest_burst.bytes(),
-            lateness_us: Span::micros(stats.lateness),
+            lateness_us: (config.split_gso == SplitGso::Auto)
+                .then_some(Span::micros(stats.lateness)),
             catch_up_capped: stats.catch_up_capped,
             given_up_us: stats.given_up.micros(),
             clock_went_back: stats.clock_went_back,
+        }
+    }
+}
+
+/// What a port counted.
+#[derive(Serialize)]
+struct Port {
+    read_bytes: u64,
+    read_frames: u64,
+    refused: u64,
+    /// `null` where it is not known.
+    lost_before_reading: Option<u64>,
+    written_bytes: u64,
+    written_frames: u64,
+    written_segments: u64,
+    failed: u64,
+    too_long: u64,
+    doorbell: u64,
+    runs_refused: u64,
+    times_down: u64,
+    byte_limit: u64,
+    in_flight: u64,
+    stopped: u64,
+    stopped_us: i64,
+    late: Late,
+}
+
+#[derive(Serialize)]
+struct Late {
+    wake_ups: u64,
+    p50_us: i64,
+    p99_us: i64,
+    max_us: i64,
+}
+
+impl Port {
+    fn of(counts: &PortCounts) -> Self {
+        let PortCounts { counters, lost_before_reading, byte_limit, rings, late } = counts;
+        let LatenessStats { wake_ups, p50, p99, max } = *late;
+        Self {
+            read_bytes: counters.bytes_in,
+            read_frames: counters.frames_in,
+            refused: show::refused(counters),
+            lost_before_reading: *lost_before_reading,
+            written_bytes: counters.bytes_out,
+            written_frames: counters.frames_out,
+            written_segments: counters.segments_out,
+            failed: counters.write_errors.total() - counters.write_errors.too_long,
+            too_long: counters.write_errors.too_long,
+            doorbell: *rings,
+            runs_refused: counters.runs_refused,
+            times_down: counters.times_down,
+            byte_limit: byte_limit.limit,
+            in_flight: byte_limit.in_flight,
+            stopped: byte_limit.stops,
+            stopped_us: byte_limit.stopped.micros(),
+            late: Late {
+                wake_ups,
+                p50_us: p50.micros(),
+                p99_us: p99.micros(),
+                max_us: max.micros(),
+            },
         }
     }
 }
@@ -464,5 +539,25 @@ mod tests {
         assert_eq!((&ours["runs"], &ours["mean_run"]), (&4.into(), &7.5.into()));
         assert_eq!(ours["catch_up_capped"], 2);
         assert_eq!(ours["given_up_us"], 3000);
+        assert_eq!(ours["lateness_us"], 0);
+    }
+
+    #[test]
+    fn what_a_port_counted_stands_under_a_key_of_its_own_whatever_leaves_through_it() {
+        let counts = PortCounts { rings: 4, ..PortCounts::default() };
+        let details = Format { details: true, ..Format::default() };
+        let cake = qdisc(&place(None), &config(""), &Stats::default(), details);
+        for object in [cake, serde_json::json!({"kind": "pfifo"})] {
+            let mut object = object;
+            add_port(&mut object, &counts);
+            add_supervision(&mut object, &Supervision::default());
+            let port = &object["ucake"]["port"];
+            assert_eq!(
+                (&port["doorbell"], &port["lost_before_reading"]),
+                (&4.into(), &Value::Null)
+            );
+            assert_eq!(port["late"]["p99_us"], 0);
+            assert!(object["ucake"]["process"].is_object());
+        }
     }
 }

@@ -10,6 +10,9 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use ucake::dql::DqlStats;
+use ucake::io::lateness::LatenessStats;
+use ucake::io::port::Counters;
 use ucake::qdisc::{Config, FifoStats, QueueStats, Stats};
 
 /// The version of what is said here. One that does not know it says so and does nothing.
@@ -163,9 +166,29 @@ pub struct Shown {
     /// What became of the processes that handled its frames, where there is a supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervision: Option<Supervision>,
+    /// What the port itself counted, in both directions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<Box<PortCounts>>,
     /// What it is.
     #[serde(flatten)]
     pub state: State,
+}
+
+/// What a port counted, since it was opened, whatever became of processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortCounts {
+    /// What went through, and what did not.
+    #[serde(flatten)]
+    pub counters: Counters,
+    /// What its device lost before it was read, up to a second ago; nothing where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_before_reading: Option<u64>,
+    /// How much its device may hold, and how often and how long that held something back.
+    pub byte_limit: DqlStats,
+    /// Times the doorbell was rung.
+    pub rings: u64,
+    /// How late it was woken to send.
+    pub late: LatenessStats,
 }
 
 /// What happened to the processes that handle frames.
@@ -300,6 +323,7 @@ fn read<T: for<'de> Deserialize<'de>>(line: &[u8], what: &str) -> Result<T, Stri
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use ucake::packet::Refused;
     use ucake::qdisc::{Cake, Entropy};
     use ucake::sim::SimFrame;
     use ucake::time::Instant;
@@ -316,8 +340,12 @@ mod tests {
             queues: Some(cake.queue_stats(Instant::ZERO)),
         };
         let supervision = Some(Supervision { died: 2, ..Supervision::default() });
+        let counters =
+            Counters { refused: vec![(Refused::ChecksumOutside, 3)], ..Counters::default() };
+        let counts = PortCounts { counters, lost_before_reading: Some(9), ..PortCounts::default() };
+        let counts = Some(Box::new(counts));
         let (port, device) = ("tap:wan0".into(), "wan0".into());
-        Shown { port, device, handle: 0x8001, supervision, state }
+        Shown { port, device, handle: 0x8001, supervision, counts, state }
     }
 
     #[test]

@@ -123,7 +123,7 @@ async fn shape(
     let signals = tokio::task::spawn_local(obey_signals(signals, work.handle.clone()));
     let outcome = work.run().await;
     signals.abort();
-    crate::print(&work.table(None));
+    crate::print(&work.table(true));
     outcome
 }
 
@@ -131,7 +131,7 @@ async fn shape(
 async fn obey_signals(mut signals: Signals, handle: Handle) {
     loop {
         match signals.next().await {
-            Asked::Show => crate::print(&handle.table(None).await),
+            Asked::Show => crate::print(&handle.table(true).await),
             Asked::Upgrade => warn!("no upgrade without a supervisor"),
             Asked::Reload => warn!("nothing is read again without a supervisor"),
             Asked::Stop => return handle.stop(),

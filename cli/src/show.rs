@@ -8,10 +8,13 @@
 
 use std::fmt::Write as _;
 
+use ucake::dql::DqlStats;
+use ucake::io::lateness::LatenessStats;
+use ucake::io::port::Counters;
 use ucake::qdisc::{AckFilter, Config, LinkLayer, MinMax, Overhead, SplitGso, Stats, TinStats};
 use ucake::units::{MemSize, Rate};
 
-use crate::protocol::Supervision;
+use crate::protocol::{PortCounts, Supervision};
 use crate::value;
 
 /// Queues of other instances on the same device (`cake_mq`), of which there are none.
@@ -55,7 +58,7 @@ pub fn qdisc(place: &Place<'_>, config: &Config, stats: &Stats, format: Format) 
         text.push_str(&statistics_as(stats, format));
     }
     if format.details {
-        text.push_str(&details(stats));
+        text.push_str(&details(config, stats));
     }
     text
 }
@@ -201,17 +204,51 @@ pub fn statistics_as(stats: &Stats, format: Format) -> String {
 /// What only ucake counts, of an instance under `auto-split-gso`; nothing of others, so that what `tc`
 /// can configure looks as `tc` shows it.
 pub fn runs(config: &Config, stats: &Stats) -> String {
-    if config.split_gso == SplitGso::Auto { runs_line(stats) } else { String::new() }
+    if config.split_gso == SplitGso::Auto { runs_line(config, stats) } else { String::new() }
 }
 
 /// What only ucake counts: the line of [`runs`] whatever the configuration, and what the clock did.
-pub fn details(stats: &Stats) -> String {
+pub fn details(config: &Config, stats: &Stats) -> String {
     let Stats { catch_up_capped, given_up, clock_went_back, .. } = stats;
     let given_up = value::time(*given_up);
     let clock = format!(
         " catch-up capped {catch_up_capped} ({given_up} given up), clock went back {clock_went_back}\n"
     );
-    runs_line(stats) + &clock
+    runs_line(config, stats) + &clock
+}
+
+/// What the port of this name counted: three lines, of which the first one is to stand wherever it is put.
+pub fn port(name: &str, counts: &PortCounts) -> String {
+    let PortCounts { counters, lost_before_reading, byte_limit, rings, late } = counts;
+    let Counters { frames_in, bytes_in, frames_out, bytes_out, write_errors, .. } = counters;
+    let lost = lost_before_reading.map_or_else(|| "?".to_owned(), |lost| lost.to_string());
+    let DqlStats { limit, in_flight, stops, stopped } = byte_limit;
+    format!(
+        "port {name}: read {bytes_in} bytes {frames_in} frames (refused {}, lost before reading {lost}), \
+         wrote {bytes_out} bytes {frames_out} frames (failed {}, too long {})\n \
+         segments {} doorbell {rings} runs_refused {} byte_limit {limit} in_flight {in_flight} \
+         stopped {stops} times {}\n {}\n",
+        refused(counters),
+        write_errors.total() - write_errors.too_long,
+        write_errors.too_long,
+        counters.segments_out,
+        counters.runs_refused,
+        value::time(*stopped),
+        lateness(late),
+    )
+}
+
+/// Frames that were read and could not be taken.
+pub(crate) fn refused(counters: &Counters) -> u64 {
+    let undissected: u64 = counters.refused.iter().map(|(_, count)| count).sum();
+    undissected + counters.truncated
+}
+
+/// How late wake-ups were, as a part of a sentence.
+pub(crate) fn lateness(late: &LatenessStats) -> String {
+    let LatenessStats { wake_ups, p50, p99, max } = late;
+    let [p50, p99, max] = [p50, p99, max].map(|span| value::time(*span));
+    format!("wake-ups {wake_ups}, late by {p50} (median), {p99} (99 %), {max} (worst)")
 }
 
 /// What became of the processes that handled the frames: one line below the others with `-d`.
@@ -225,13 +262,17 @@ pub fn supervision(supervision: &Supervision) -> String {
     )
 }
 
-fn runs_line(stats: &Stats) -> String {
+fn runs_line(config: &Config, stats: &Stats) -> String {
+    // Measured only where a budget needs it.
+    let late = match config.split_gso {
+        SplitGso::Auto => format!(", wake-ups late by {}", value::time(stats.lateness)),
+        SplitGso::Split | SplitGso::Whole => String::new(),
+    };
     format!(
-        " runs {} (mean {:.1} packets, largest {}), wake-ups late by {}\n",
+        " runs {} (mean {:.1} packets, largest {}){late}\n",
         stats.runs,
         stats.mean_run(),
         value::size(stats.largest_burst.bytes().into()),
-        value::time(stats.lateness),
     )
 }
 
@@ -288,6 +329,8 @@ fn titles(count: usize) -> Vec<String> {
 mod tests {
     use proptest::prelude::*;
     use serde_json::Value as Json;
+    use ucake::io::port::WriteErrors;
+    use ucake::packet::Refused;
     use ucake::qdisc::{Cake, Diffserv, Entropy, Isolation};
     use ucake::sim::SimFrame;
     use ucake::time::Span;
@@ -450,9 +493,40 @@ mod tests {
         let format = Format { statistics: true, ..Format::default() };
         let plain = qdisc(&place, &config(""), &stats, format);
         let full = qdisc(&place, &config(""), &stats, Format { details: true, ..format });
-        let expected = " runs 2000 (mean 20.9 packets, largest 0b), wake-ups late by 0us\n \
+        let expected = " runs 2000 (mean 20.9 packets, largest 0b)\n \
                         catch-up capped 3 (41ms given up), clock went back 0\n";
         assert_eq!(full, plain + expected);
+    }
+
+    #[test]
+    fn what_a_port_counted_is_told_in_three_lines() {
+        let write_errors = WriteErrors { too_long: 3, down: 4, ..WriteErrors::default() };
+        let counters = Counters {
+            frames_in: 10,
+            bytes_in: 9_000,
+            truncated: 1,
+            refused: vec![(Refused::ChecksumOutside, 2)],
+            frames_out: 5,
+            segments_out: 50,
+            bytes_out: 70_000,
+            runs_refused: 6,
+            write_errors,
+            ..Counters::default()
+        };
+        let (stopped, micros) = (Span::from_micros(1_400), Span::from_micros);
+        let byte_limit = DqlStats { limit: 42_000, in_flight: 1_514, stops: 7, stopped };
+        let late =
+            LatenessStats { wake_ups: 99, p50: micros(9), p99: micros(80), max: micros(2_500) };
+        let counts =
+            PortCounts { counters, lost_before_reading: Some(8), byte_limit, rings: 4, late };
+        let expected = "port wan0: read 9000 bytes 10 frames (refused 3, lost before reading 8), \
+                        wrote 70000 bytes 5 frames (failed 4, too long 3)\n \
+                        segments 50 doorbell 4 runs_refused 6 byte_limit 42000 in_flight 1514 \
+                        stopped 7 times 1.4ms\n \
+                        wake-ups 99, late by 9us (median), 80us (99 %), 2.5ms (worst)\n";
+        assert_eq!(port("wan0", &counts), expected);
+        let unknown = port("wan0", &PortCounts { lost_before_reading: None, ..counts });
+        assert!(unknown.contains("(refused 3, lost before reading ?)"), "{unknown}");
     }
 
     #[test]

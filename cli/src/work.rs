@@ -17,28 +17,27 @@ use anyhow::Context as _;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tracing::{info, warn};
-use ucake::dql::DqlStats;
 use ucake::io::conntrack::Translator;
-use ucake::io::driver::{self, Bridge, BridgeError, PortSnapshot};
+use ucake::io::driver::{self, Bridge, BridgeError};
 use ucake::io::packet_socket::{self, PacketPort, PacketSocket};
 use ucake::io::plain_tap::{AnyTap, PlainTap};
 use ucake::io::pool::{FrameBuf, Pool};
-use ucake::io::port::{Counters, Port};
+use ucake::io::port::Port;
 use ucake::io::tap::{self, Tap};
 use ucake::io::timer::Timer;
 use ucake::qdisc::Config;
 use ucake::units::FrameLen;
 use ucake_cli::egress::Egress;
 use ucake_cli::plan::PortName;
-use ucake_cli::protocol::{State, Supervision};
-use ucake_cli::value;
+use ucake_cli::protocol::{Event, State, Supervision};
+use ucake_cli::show;
 
 use crate::control::{self, Control, Desk, Whose};
 use crate::supervise::state::{
-    BridgeId, Kept, KeptBridge, KeptPort, News, PortCounts, PortKind, PortNews,
+    BridgeId, Kept, KeptBridge, KeptCounts, KeptPort, News, PortKind, PortNews,
 };
 use crate::verbs;
-pub(crate) use roster::{Egresses, Member, Named, Roster, leaving};
+pub(crate) use roster::{Egresses, Member, Named, Roster, Told, leaving};
 
 /// The first handle that is given out on our own, as `tc` numbers them.
 pub(crate) const FIRST_HANDLE: u16 = 0x8001;
@@ -116,7 +115,11 @@ impl Work {
     }
 
     /// Starts a bridge between two ports.
-    fn start(&mut self, kept: &KeptBridge, [lan, wan]: [OwnedFd; 2]) -> anyhow::Result<()> {
+    fn start(
+        &mut self,
+        kept: &KeptBridge,
+        [lan, wan]: [OwnedFd; 2],
+    ) -> anyhow::Result<(Member, [Told; 2])> {
         let KeptBridge { id, ports, coalesce, doorbell, .. } = kept;
         let leaving = |port| egress(port, self.passing_through);
         let (lan, wan) = (put_to_work(&ports[0], lan)?, put_to_work(&ports[1], wan)?);
@@ -128,6 +131,7 @@ impl Work {
         bridge.set_doorbell((*doorbell).into());
         let mut timer = Timer::new().context("cannot make a timer")?;
         let (commands, mut inbox) = mpsc::channel(roster::MOST_COMMANDS);
+        let told = Told::by(&mut bridge, false, false);
         let id = *id;
         self.running.spawn_local(async move {
             let outcome = driver::run(&mut bridge, &mut timer, &mut inbox).await;
@@ -135,15 +139,19 @@ impl Work {
         });
         let before = Arc::new(ports.each_ref().map(|port| port.counts.clone()));
         let ports = ports.each_ref().map(named);
-        self.handle.roster.enter(Member { id, ports, before, commands });
-        Ok(())
+        let member = Member { id, ports, before, commands };
+        self.handle.roster.enter(member.clone());
+        Ok((member, told))
     }
 
     /// The same while others run.
     fn start_another(&mut self, kept: &KeptBridge, ports: [OwnedFd; 2]) {
         let [lan, wan] = kept.ports.each_ref().map(|port| port.name.clone());
         match self.start(kept, ports) {
-            Ok(()) => info!(%lan, %wan, "shaping"),
+            Ok((member, told)) => {
+                info!(%lan, %wan, "shaping");
+                self.handle.tell_both(Event::Added, &member, told);
+            }
             Err(error) => warn!(%lan, %wan, %error, "cannot begin a bridge"),
         }
     }
@@ -200,12 +208,12 @@ impl Work {
         Ok(())
     }
 
-    /// Statistics of those that ended, for people; what was lost before reading is asked for if it is not given.
-    pub(crate) fn table(&mut self, lost: Option<&Lost>) -> String {
+    /// Statistics of those that ended, for people; the system is asked what was lost before reading if `look`.
+    pub(crate) fn table(&mut self, look: bool) -> String {
         self.ended.sort_by_key(|(member, _)| member.id);
-        let supervision = self.handle.whose.supervision();
+        let whose = &self.handle.whose;
         let tables = self.ended.iter_mut();
-        tables.map(|(member, bridge)| member.table(bridge, supervision, lost)).collect()
+        tables.map(|(member, bridge)| member.table(bridge, whose, look)).collect()
     }
 
     /// Everything that is to be kept of those that ended.
@@ -237,10 +245,20 @@ impl Handle {
         if !passing_through {
             let entropy = crate::secret();
             let configure = move |bridge: &mut Egresses| {
-                leaving(bridge, port).configure(config, handle, entropy);
+                let before = Told::of(bridge, port);
+                let event = leaving(bridge, port).configure(config, handle, entropy);
+                (event, [before, Told::of(bridge, port)])
             };
-            member.ask(configure).await;
-            self.whose.changed.notify_one();
+            let Some((event, told)) = member.ask(configure).await else { return };
+            let shown = told.map(|told| member.shown(port, told, &self.whose));
+            self.whose.tell_change(event, shown);
+        }
+    }
+
+    /// Tells that what leaves through both ports of a bridge was made or taken away, and they with it.
+    fn tell_both(&self, event: Event, member: &Member, told: [Told; 2]) {
+        for (number, told) in (0..).zip(told) {
+            self.whose.tell(event, member.shown(number, told, &self.whose));
         }
     }
 
@@ -249,7 +267,14 @@ impl Handle {
     pub(crate) async fn remove(&self, bridges: &[BridgeId]) {
         let members: Vec<_> = bridges.iter().filter_map(|&id| self.roster.member(id)).collect();
         for member in &members {
-            member.ask(|bridge| [0, 1].map(|number| leaving(bridge, number).let_go())).await;
+            let let_go = |bridge: &mut Egresses| {
+                let told = Told::by(bridge, false, false);
+                (0..2).for_each(|number| leaving(bridge, number).let_go());
+                told
+            };
+            if let Some(told) = member.ask(let_go).await {
+                self.tell_both(Event::Deleted, member, told);
+            }
         }
         let begun = tokio::time::Instant::now();
         for member in &members {
@@ -274,9 +299,14 @@ impl Handle {
         self.whose.set_supervision(Supervision { pid, ..supervision });
     }
 
+    /// What was lost before reading, as the supervisor knows it now.
+    pub(crate) fn set_lost(&self, lost: Lost) {
+        self.whose.set_lost(lost);
+    }
+
     /// Waits for a change that somebody makes.
     pub(crate) async fn changed(&self) {
-        self.whose.changed.notified().await;
+        self.whose.changed().await;
     }
 
     /// Everything that is to be kept, from each bridge between two of its turns.
@@ -289,16 +319,12 @@ impl Handle {
         all
     }
 
-    /// Statistics of all bridges, for people; what was lost before reading is asked for if it is not given.
-    pub(crate) async fn table(&self, lost: Option<Lost>) -> String {
-        let supervision = self.whose.supervision();
-        let lost = Arc::new(lost);
+    /// Statistics of all bridges, for people; the system is asked what was lost before reading if `look`.
+    pub(crate) async fn table(&self, look: bool) -> String {
         let mut text = String::new();
         for member in self.roster.members() {
-            let (asked, lost) = (member.clone(), Arc::clone(&lost));
-            let table = move |bridge: &mut Egresses| {
-                asked.table(bridge, supervision, lost.as_ref().as_ref())
-            };
+            let (asked, whose) = (member.clone(), self.whose.clone());
+            let table = move |bridge: &mut Egresses| asked.table(bridge, &whose, look);
             text += &member.ask(table).await.unwrap_or_default();
         }
         text
@@ -308,42 +334,23 @@ impl Handle {
 impl Member {
     /// Everything that is to be kept.
     fn news(&self, bridge: &mut Egresses) -> [News; 2] {
-        let now = bridge.now();
-        let ports = bridge.counts().ports;
-        let mut port = |number: usize, snapshot: &PortSnapshot| {
-            let egress = leaving(bridge, number);
-            let (handle, state) = (egress.handle(), egress.state(false, now));
-            let counts = PortCounts::of(&self.before[number].added_to(snapshot.clone()));
+        let [lan, wan] = Told::by(bridge, false, false);
+        [(0, lan), (1, wan)].map(|(number, told)| {
+            let Told { handle, state, port } = told;
+            let counts = KeptCounts::of(&self.all_counts(number, port));
             News::Port(Box::new(PortNews { bridge: self.id, port: number, handle, state, counts }))
-        };
-        let [lan, wan] = &ports;
-        [port(0, lan), port(1, wan)]
+        })
     }
 
     /// Statistics of both directions, for people: what leaves through WAN, then what leaves through LAN.
-    fn table(
-        &self,
-        bridge: &mut Egresses,
-        supervision: Option<Supervision>,
-        lost: Option<&Lost>,
-    ) -> String {
-        let now = bridge.now();
-        let snapshots = if lost.is_some() { bridge.counts() } else { bridge.snapshot() }.ports;
-        let direction = |number: usize, egress: &Egress<FrameBuf>| {
-            let state = egress.state(false, now);
-            verbs::everything(&self.ports[number].shown(supervision, egress.handle(), state))
-        };
-        let up = direction(1, bridge.up());
-        let down = direction(0, bridge.down());
-        let mut text = up + &down;
-        for (number, (snapshot, before)) in snapshots.into_iter().zip(&*self.before).enumerate() {
-            let mut snapshot = before.added_to(snapshot);
-            if let Some(lost) = lost {
-                snapshot.lost_before_reading = lost.get(&self.id).and_then(|lost| lost[number]);
-            }
-            text += &port(&snapshot);
-        }
-        text + "\n"
+    fn table(&self, bridge: &mut Egresses, whose: &Whose, look: bool) -> String {
+        let [lan, wan] = Told::by(bridge, false, look);
+        let ports = [(0, lan), (1, wan)].map(|(number, told)| self.shown(number, told, whose));
+        let disciplines = ports.iter().rev().map(verbs::everything);
+        let counts = ports.iter().filter_map(|shown| {
+            shown.counts.as_ref().map(|counts| show::port(&shown.device, counts))
+        });
+        disciplines.chain(counts).collect::<String>() + "\n"
     }
 }
 
@@ -393,27 +400,4 @@ pub(crate) fn count_lost(port: &mut KeptPort, fd: BorrowedFd<'_>) {
             }
         }
     }
-}
-
-/// What the ports themselves counted; of this `tc` knows nothing.
-fn port(port: &PortSnapshot) -> String {
-    let Counters { frames_in, bytes_in, frames_out, bytes_out, write_errors, truncated, .. } =
-        &port.counters;
-    let refused: u64 = port.counters.refused.iter().map(|(_, count)| count).sum();
-    let lost = port.lost_before_reading.map_or_else(|| "?".to_owned(), |lost| lost.to_string());
-    let DqlStats { limit, in_flight, stops, stopped } = port.dql;
-    format!(
-        "port {}: read {bytes_in} bytes {frames_in} frames (refused {}, lost before reading {lost}), \
-         wrote {bytes_out} bytes {frames_out} frames (failed {}, too long {})\n \
-         segments {} doorbell {} runs_refused {} byte_limit {limit} in_flight {in_flight} \
-         stopped {stops} times {}\n",
-        port.name,
-        refused + truncated,
-        write_errors.total() - write_errors.too_long,
-        write_errors.too_long,
-        port.counters.segments_out,
-        port.rings,
-        port.counters.runs_refused,
-        value::time(stopped),
-    )
 }

@@ -11,11 +11,14 @@ use std::thread;
 use std::time::Duration;
 
 use assert_cmd::cargo::cargo_bin;
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+use ucake::io::namespace::Namespace;
 use ucake_cli::protocol::{self, Class, Reply, Request};
 
 mod world;
 
-use world::{CLIENT, Curious, Load, PATIENCE, SERVER, Talker, World, await_that, text};
+use world::{CLIENT, Curious, Load, PATIENCE, SERVER, Talker, World, await_that, pid, text};
 
 const DEFAULTS: &str = "diffserv3 triple-isolate nonat nowash no-ack-filter split-gso";
 
@@ -415,6 +418,173 @@ fn the_sixty_fifth_client_is_told_and_the_others_do_not_notice() {
     assert!(clients.iter_mut().all(Talker::is_answered));
     drop(clients);
     await_that("a free place", || world.tc("qdisc show").status.success());
+}
+
+#[test]
+fn sixty_four_that_never_say_a_word_keep_nobody_out() {
+    let Some(mut world) = World::running("bandwidth 20mbit") else { return };
+    let ends = world.ends();
+    let load = Load::start(&ends);
+    let mut silent: Vec<_> = (0..64).map(|_| world.connect()).collect();
+    // What came before them, or just before they did, is not silent yet.
+    await_that("a place", || world.tc("qdisc show").status.success());
+    for _ in 0..20 {
+        world.done("-s qdisc show dev wan0");
+        load.goes_on_for(20_000);
+    }
+    // Who had to give way was told why.
+    let told = silent.iter_mut().find_map(|client| client.poll().flatten());
+    assert!(matches!(told, Some(Reply::Refused(refusal)) if refusal.class == Class::Busy));
+    // Those who were left alone are as good as any.
+    assert!(silent.iter_mut().any(|client| client.poll().is_none() && client.is_answered()));
+    drop((silent, load));
+    assert_nothing_lost(&world.stop());
+}
+
+#[test]
+fn of_two_hundred_that_come_at_once_each_is_answered_or_told_and_no_frame_is_lost() {
+    let Some(mut world) = World::running("bandwidth 20mbit") else { return };
+    let ends = world.ends();
+    let load = Load::start(&ends);
+    load.goes_on_for(200_000);
+    let hello = protocol::write_request(&Request::Hello);
+    for _ in 0..3 {
+        let mut clients: Vec<_> = (0..200).map(|_| world.connect()).collect();
+        for client in &mut clients {
+            // One that was turned away hears of it all the same.
+            client.say(hello.as_bytes());
+        }
+        let (mut answered, mut told) = (0, 0);
+        for client in &mut clients {
+            match client.hear() {
+                Some(Reply::Hello { .. }) => answered += 1,
+                Some(Reply::Refused(refusal)) if refusal.class == Class::Busy => told += 1,
+                other => panic!("neither: {other:?}"),
+            }
+        }
+        assert!(answered >= 60 && answered + told == 200, "{answered} and {told}");
+        load.goes_on_for(200_000);
+        drop(clients);
+        await_that("a free place", || world.tc("qdisc show").status.success());
+    }
+    drop(load);
+    assert_nothing_lost(&world.stop());
+}
+
+#[test]
+fn details_tell_what_a_port_knows_and_leave_what_tc_says_as_it_is() {
+    let Some(world) = World::running("bandwidth 20mbit") else { return };
+    let ends = world.ends();
+    let load = Load::start(&ends);
+    load.goes_on_for(1_000_000);
+    drop(load);
+    let shown = |line: &str| world.done(line);
+    let mut plain = String::new();
+    await_that("silence", || {
+        let before = std::mem::replace(&mut plain, shown("-s qdisc show dev wan0"));
+        before == plain && plain.contains(" backlog 0b 0p ")
+    });
+    let details = shown("-s -d qdisc show dev wan0");
+    let ours = details.strip_prefix(&plain).expect("first all that tc says");
+    let starts: Vec<_> = ours.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let expected = ["runs", "catch-up", "port", "segments", "wake-ups", "process"];
+    assert_eq!(starts, expected, "{ours}");
+    let object = |options: &str| -> Value {
+        let text = shown(&format!("{options} qdisc show dev wan0"));
+        let all: Value = serde_json::from_str(&text).expect("it is JSON");
+        all[0].clone()
+    };
+    assert!(object("-j -s").get("ucake").is_none());
+    // The supervisor tells it once a second.
+    await_that("what was lost", || object("-j -d")["ucake"]["port"]["lost_before_reading"] == 0);
+    let port = &object("-j -s -d")["ucake"]["port"];
+    let number = |key: &str| port[key].as_u64().expect(key);
+    assert!(number("written_bytes") > 1_000_000 && number("read_frames") > 100, "{port}");
+    assert!(number("byte_limit") > 0 && number("written_segments") >= 700, "{port}");
+    assert_eq!(["refused", "too_long", "in_flight"].map(number), [0; 3], "{port}");
+    let late = |key: &str| port["late"][key].as_u64().expect(key);
+    assert!(late("wake_ups") > 100, "{port}");
+    assert!(late("p50_us") <= late("p99_us") && late("p99_us") <= late("max_us"), "{port}");
+    // What is not CAKE goes through a port all the same.
+    shown("qdisc del dev wan0 root");
+    let pfifo = object("-j -d");
+    assert_eq!(pfifo["kind"], "pfifo");
+    assert!(pfifo["ucake"]["port"]["written_bytes"].as_u64() >= Some(number("written_bytes")));
+    assert!(shown("-d qdisc show dev wan0").contains("\n port wan0: read "));
+}
+
+#[test]
+fn frames_that_a_device_lost_before_they_were_read_are_told_within_seconds() {
+    let Some(world) = World::running("") else { return };
+    let [client, _server] = world.ends();
+    let source = client.run(|| UdpSocket::bind((CLIENT, 0))).expect("the address is ours");
+    let lost = |world: &World| {
+        let reply =
+            world.connect().ask(&Request::Show { port: Some("lan0".into()), queues: false });
+        let Reply::Shown { disciplines } = reply else { panic!("not shown: {reply:?}") };
+        disciplines[0].counts.as_ref().and_then(|counts| counts.lost_before_reading)
+    };
+    await_that("none so far", || lost(&world) == Some(0));
+    let Reply::Hello { supervision: Some(supervision), .. } = world.connect().ask(&Request::Hello)
+    else {
+        panic!("there is a supervisor")
+    };
+    let data = pid(supervision.pid);
+    // Nobody answers for the server's address: what is sent has no need to, it is broadcast.
+    source.set_broadcast(true).expect("an option");
+    kill_process(data, Signal::STOP).expect("it runs");
+    for _ in 0..5_000 {
+        let _ = source.send_to(&[0; 100], ("10.78.0.255", 9));
+    }
+    kill_process(data, Signal::CONT).expect("it runs");
+    await_that("the loss", || lost(&world) > Some(100));
+    assert!(world.done("-d qdisc show dev lan0").contains("lost before reading "));
+}
+
+/// A copy of the command that anybody may run.
+fn public_ucake(directory: &std::path::Path) -> std::path::PathBuf {
+    let program = directory.join("ucake-for-all");
+    // By another process: nothing that this one may have open for writing is run.
+    let copied = std::process::Command::new("cp").arg(cargo_bin("ucake")).arg(&program).status();
+    assert!(copied.is_ok_and(|status| status.success()));
+    program
+}
+
+#[test]
+fn the_doctor_has_sensible_words_for_nobody_and_for_a_bare_namespace() {
+    use std::os::unix::process::CommandExt as _;
+    let Some(world) = World::new() else { return };
+    let program = public_ucake(&world.directory);
+    for (nobody, bare) in [(true, false), (false, true), (true, true)] {
+        let examined = |option: Option<&'static str>| {
+            let mut command = std::process::Command::new(&program);
+            command.arg("doctor").args(option).stdin(Stdio::null()).current_dir("/");
+            if nobody {
+                command.uid(65_534).gid(65_534);
+            }
+            let mut run = move || command.output().expect("it runs");
+            if bare { Namespace::new("bare").expect("as before").run(run) } else { run() }
+        };
+        let (said, json) = (examined(None), examined(Some("-j")));
+        assert!(said.stderr.is_empty() && json.stderr.is_empty(), "{said:?} {json:?}");
+        let found: Value = serde_json::from_slice(&json.stdout).expect("it is JSON");
+        let findings = found["findings"].as_array().expect("a list");
+        assert!(findings.len() >= 7, "{found}");
+        for finding in findings {
+            let advised = finding["advice"].as_str().is_some_and(|advice| !advice.is_empty());
+            assert_eq!(advised, finding["state"] != "good", "{finding}");
+            assert!(!finding["found"].as_str().unwrap_or_default().is_empty(), "{finding}");
+        }
+        // 1 if something is missing without which nothing works: rights, to anybody but root.
+        for output in [&said, &json] {
+            assert_eq!(output.status.code(), Some(i32::from(nobody)), "{output:?}");
+        }
+        assert_eq!(found["ok"], !nobody, "{found}");
+        let words = text(&said.stdout);
+        assert_eq!(words.contains("MISSING  privileges"), nobody, "{words}");
+        assert_eq!(words.contains("no CAP_NET_ADMIN and CAP_NET_RAW"), nobody, "{words}");
+        assert!(words.contains("wake-ups are late by "), "{words}");
+    }
 }
 
 #[test]

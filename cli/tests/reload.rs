@@ -3,6 +3,7 @@
 //! Where namespaces or taps are not to be had the tests say SKIPPED; with `UCAKE_REQUIRE_NETNS=1` they fail.
 
 use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -286,6 +287,63 @@ fn bridges_come_and_go_and_others_do_not_notice() {
     }
     assert_eq!(world.index_of("lan0"), lan0);
     assert!(stream.arrived() > 100);
+}
+
+#[test]
+fn who_watches_is_told_what_a_file_changed_as_of_any_other_change() {
+    let Some(world) = World::new(FIRST) else { return };
+    let socket = world.directory.join("control.sock");
+    let mut command = Command::new(cargo_bin("ucake"));
+    command.arg("--control").arg(&socket).arg("monitor");
+    let mut monitor = command.stdout(Stdio::piped()).spawn().expect("the binary was built");
+    let mut lines = BufReader::new(monitor.stdout.take().expect("piped")).lines();
+    let mut next = move || lines.next().expect("it watches").expect("text");
+    // It may not watch yet: until it does, changes go unseen.
+    let up = |rate: u32| format!("{FIRST}up = \"bandwidth {rate}mbit\"\n");
+    let (sender, first) = std::sync::mpsc::channel();
+    let listener = thread::spawn(move || {
+        sender.send(next()).expect("somebody waits");
+        next
+    });
+    let (mut rate, mut seen) = (0, None);
+    await_that("a change", || {
+        rate += 1;
+        world.reload(&up(rate));
+        thread::sleep(Duration::from_millis(100));
+        seen = first.try_recv().ok();
+        seen.is_some()
+    });
+    let is_up = |line: &str, rate: u32| {
+        line.starts_with(&format!("qdisc cake 8001: dev wan0 root refcnt 2 bandwidth {rate}Mbit "))
+    };
+    let mut line = seen.expect("awaited");
+    let mut next = listener.join().expect("it listens");
+    while !is_up(&line, rate) {
+        line = next();
+    }
+    world.reload(&up(900));
+    assert!(is_up(&next(), 900));
+    world.reload(&format!("{}{SECOND}", up(900)));
+    for start in ["qdisc cake 8004: dev lan1 root", "qdisc cake 8003: dev wan1 root"] {
+        let line = next();
+        assert!(line.starts_with(start), "{line}");
+    }
+    world.reload(&up(900));
+    for start in ["deleted qdisc cake 8004: dev lan1 root", "deleted qdisc cake 8003: dev wan1"] {
+        let line = next();
+        assert!(line.starts_with(start), "{line}");
+    }
+    // What somebody deleted, and the file wants again.
+    let mut command = Command::new(cargo_bin("ucake"));
+    command.arg("--control").arg(&socket).args(["qdisc", "del", "dev", "wan0", "root"]);
+    assert!(command.status().expect("the binary was built").success());
+    world.reload(&up(901));
+    for start in ["deleted qdisc cake 8001: ", "deleted qdisc pfifo 0: dev wan0", "qdisc cake "] {
+        let line = next();
+        assert!(line.starts_with(start), "{line}");
+    }
+    let _ = monitor.kill();
+    let _ = monitor.wait();
 }
 
 #[test]

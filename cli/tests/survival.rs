@@ -287,6 +287,10 @@ fn killed_under_load(kind: Kind) {
     assert!(details.contains(" after 3 died, 0 hung, 0 upgraded (0 failed), "), "{details}");
     let json = world.done("-j -d qdisc show dev wan0");
     assert!(json.contains("\"died\":3,\"hung\":0"), "{json}");
+    let port = &serde_json::from_str::<serde_json::Value>(&json).expect("JSON")[0]["ucake"]["port"];
+    assert!(port["written_bytes"].as_u64() > Some(3_000_000), "{port}");
+    // 3 MB at 18 Mbit/s is a wait for each of 2000 frames, whoever waited.
+    assert!(port["late"]["wake_ups"].as_u64() > Some(1_000), "{port}");
     drop((load, ticks));
     let (table, log) = world.stop();
     assert_eq!(

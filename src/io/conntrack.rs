@@ -277,6 +277,8 @@ struct Translation {
     hash_key: (u64, u64),
     /// Made when it is first needed.
     table: Option<NatTable>,
+    /// Whether an answer is worth waiting for: not after one that did not come in time, until it has come.
+    waits: bool,
     counters: TranslatorCounters,
 }
 
@@ -298,7 +300,13 @@ impl Translator {
     pub fn new(socket: OwnedFd, hash_key: (u64, u64)) -> Self {
         let counters = TranslatorCounters::default();
         let asker = Asker::new(socket);
-        Self(Rc::new(RefCell::new(Translation { asker, hash_key, table: None, counters })))
+        Self(Rc::new(RefCell::new(Translation {
+            asker,
+            hash_key,
+            table: None,
+            waits: true,
+            counters,
+        })))
     }
 
     /// What was asked so far.
@@ -328,6 +336,7 @@ impl Translation {
         let Passing { inward, opens, .. } = passing;
         let table = self.table.get_or_insert_with(|| NatTable::new(self.hash_key));
         while let Some((asked, other)) = self.asker.answer(false) {
+            self.waits = true;
             table.learn(&asked, other, now);
         }
         match table.find(inward, *opens, now) {
@@ -341,14 +350,14 @@ impl Translation {
             return None;
         }
         (*budget, self.counters.asked) = (*budget - 1, self.counters.asked + 1);
-        while let Some((asked, other)) = self.asker.answer(true) {
+        while let Some((asked, other)) = self.asker.answer(self.waits) {
             table.learn(&asked, other, now);
             if asked == *inward {
                 return other;
             }
         }
         // Whoever answers is busy: others are not to wait for it as well.
-        (*budget, self.counters.late) = (0, self.counters.late + 1);
+        (self.waits, self.counters.late) = (false, self.counters.late + 1);
         None
     }
 }

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::batch::{Batch, Coalescing};
 use super::clock;
 use super::conntrack::Translator;
+use super::lateness::Lateness;
 use super::pool::{FrameBuf, Pool, Received};
 use super::port::{Counters, Port, PortError, Recv, Sent};
 use super::timer::Timer;
@@ -74,6 +75,9 @@ struct Path<D> {
     rings: u64,
     runs_sent: u64,
     look: Look,
+    /// When its discipline wanted to be asked again, if nothing else holds it up.
+    due: Option<Instant>,
+    late: Lateness,
 }
 
 /// What a path needs to know of the bridge it is part of.
@@ -166,6 +170,8 @@ pub struct PortSnapshot {
     pub dql: DqlStats,
     /// Times the doorbell was rung.
     pub rings: u64,
+    /// How long after the time it had asked for what queues to leave through it was asked again.
+    pub late: Lateness,
 }
 
 /// Why a bridge stopped.
@@ -207,6 +213,8 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
             rings: 0,
             runs_sent: 0,
             look: Look::default(),
+            due: None,
+            late: Lateness::default(),
         };
         Self {
             pool: Pool::new(),
@@ -333,6 +341,7 @@ impl<D: Discipline<FrameBuf>> Bridge<D> {
             backlog: path.discipline.backlog(),
             dql: path.dql.stats(),
             rings: path.rings,
+            late: path.late.clone(),
         };
         let [up, down] = &self.paths;
         Snapshot { at: self.now, bridge: self.counters, ports: [port(down), port(up)] }
@@ -394,6 +403,7 @@ impl<D: Discipline<FrameBuf>> Path<D> {
         now: Instant,
         next: &mut Next,
     ) -> Result<(), PortError> {
+        self.note_lateness(now);
         self.settle(port, now)?;
         let begun = self.runs_sent;
         for _ in 0..SENT_FRAMES {
@@ -416,6 +426,7 @@ impl<D: Discipline<FrameBuf>> Path<D> {
                 Dequeue::Wait(Wake { why: Why::WorkBound, .. }) => break,
                 Dequeue::Wait(Wake { at, .. }) => {
                     next.sleep_until(Some(at));
+                    self.due = Some(at);
                     return self.finish(port, now, next);
                 }
                 Dequeue::Idle => return self.finish(port, now, next),
@@ -426,6 +437,13 @@ impl<D: Discipline<FrameBuf>> Path<D> {
         }
         next.more = true;
         self.finish(port, now, next)
+    }
+
+    /// Asked before its time, because something arrived, a discipline says nothing of how late it is woken.
+    fn note_lateness(&mut self, now: Instant) {
+        if let Some(due) = self.due.take().filter(|&due| due <= now) {
+            self.late.record(now - due);
+        }
     }
 
     /// Whether what is due is to leave with one ring of the doorbell rather than run by run.
@@ -486,6 +504,7 @@ impl<D: Discipline<FrameBuf>> Path<D> {
     fn look_again(&mut self, now: Instant, next: &mut Next) {
         // That nobody asks it now is not for being late.
         self.discipline.held_up();
+        self.due = None;
         next.sleep_until(Some(self.look.again(now)));
     }
 }
@@ -698,6 +717,36 @@ mod tests {
             bridge.turn(Instant::ZERO + gap * turn).expect("turn");
             assert_eq!(server.eject().expect("one each").1.len(), 54 + TRAIN_PAYLOAD);
         }
+    }
+
+    #[test]
+    fn how_late_each_direction_is_asked_again_is_counted_but_not_that_it_is_asked_early() {
+        let gap = Span::from_millis(1);
+        let (mut client, mut bridge, mut server) = bridge(gap, true);
+        let (vnet, frame) = train(3);
+        client.inject(&vnet, &frame);
+        let late = |bridge: &Bridge<Metronome>| {
+            bridge
+                .snapshot()
+                .ports
+                .map(|port| port.late.stats())
+                .map(|late| (late.wake_ups, late.max))
+        };
+        let micros = Span::from_micros;
+        for (at, counted) in [
+            (Span::ZERO, (0, Span::ZERO)),
+            // Something else arrived.
+            (micros(400), (0, Span::ZERO)),
+            (micros(1_050), (1, micros(50))),
+            // On time.
+            (micros(2_050), (2, micros(50))),
+            // Nothing was waited for.
+            (micros(9_000), (2, micros(50))),
+        ] {
+            bridge.turn(Instant::ZERO + at).expect("turn");
+            assert_eq!(late(&bridge), [(0, Span::ZERO), counted], "{at:?}");
+        }
+        assert_eq!(std::iter::from_fn(|| server.eject()).count(), 3);
     }
 
     /// A port whose device is done with nothing until it is told to be, and may have no room.

@@ -11,6 +11,7 @@ pub mod delayed;
 pub mod driver;
 mod handed;
 pub mod inherited;
+pub mod lateness;
 pub mod namespace;
 pub mod netlink;
 pub mod offload;

@@ -25,7 +25,7 @@ pub use split::{Checksums, MAX_HEADERS, Run, whole, write_run};
 pub use tcp::TcpHeader;
 pub use vnet::VnetHeader;
 
-use crate::time::Span;
+use crate::time::{Instant, Span};
 use crate::units::{FrameLen, MemSize};
 
 /// An EtherType: IPv4.
@@ -277,6 +277,34 @@ pub trait Frame: Sized {
     fn tcp(&self) -> Option<TcpHeader> {
         None
     }
+
+    /// Is told why it will not leave; what is dropped by a discipline goes through here. For frames that keep a
+    /// record of themselves; others just go.
+    fn lost(self, _loss: Loss) {}
+}
+
+/// Why and where a frame was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Who decided so.
+    pub by: DroppedBy,
+    /// Its queue, `(tin, queue)`, as in `Departure::queue`.
+    pub queue: (u8, u16),
+    /// When it was queued.
+    pub enqueued_at: Instant,
+}
+
+/// Who drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DroppedBy {
+    /// CoDel: its queue stands, and its sender is told (spec §5.5).
+    Codel,
+    /// BLUE: its sender does not react to CoDel (spec §5.5 step 6).
+    Blue,
+    /// The memory limit: its queue is the one that holds most (spec §9).
+    Memory,
+    /// The ACK filter: a later ACK says as much (spec §8).
+    AckFilter,
 }
 
 /// Where in a frame's bytes things stand.

@@ -57,6 +57,8 @@ pub struct Verdict {
     pub drop: bool,
     /// It was CE-marked by this call.
     pub marked: bool,
+    /// That it is to be dropped BLUE decided, not CoDel.
+    pub by_blue: bool,
 }
 
 /// What BLUE turned to.
@@ -115,7 +117,7 @@ impl Cobalt {
             behind = now - self.drop_next;
         }
         if self.drop_probability != 0 && !verdict.drop && random() < self.drop_probability {
-            verdict.drop = true;
+            (verdict.drop, verdict.by_blue) = (true, true);
         }
         // A queue at rest times its rest. A schedule that is behind starts afresh, but not while it is
         // catching up on drops (trap A2).

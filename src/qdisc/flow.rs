@@ -133,6 +133,11 @@ impl<F: Frame> Packet<F> {
         }
     }
 
+    /// The frame, and when it was queued.
+    pub fn into_frame(self) -> (F, Instant) {
+        (self.frame, self.enqueued_at)
+    }
+
     /// Units still to leave.
     pub fn units(&self) -> u16 {
         self.segments - self.segment

@@ -5,7 +5,7 @@
 //! Source: spec §4.2; SipHash-1-3 (Aumasson and Bernstein 2012) with a key given from outside, since its
 //! output is fixed and does not depend on the processor.
 //! Law: addresses and ports are sorted, each pair by itself, then everything is hashed; 0 becomes 1.
-//! Left out: looking through NAT, hashes that come with the packet.
+//! Left out: looking through NAT, which whoever makes the keys has done (`packet::nat`); hashes that come with the packet.
 
 use super::config::Isolation;
 use crate::packet::{ETHERTYPE_IPV4, FlowKey, Overrides};

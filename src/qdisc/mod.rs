@@ -8,7 +8,7 @@
 //! Deliberately different from Linux: one call does a bounded amount of work ([`WORK_BOUND`], [`DROP_BOUND`])
 //! and says so or leaves the rest to the next.
 //! Packets of a tin that a change of configuration gives up move to Best Effort; Linux discards them.
-//! Left out: NAT (spec §4.7).
+//! Left out: looking through NAT (`packet::nat`, spec §4.7), which is done before a frame is handed in.
 
 mod ack_filter;
 mod auto_split;
@@ -38,7 +38,7 @@ pub use fifo::{Fifo, FifoConfig, FifoStats};
 pub use shaper::{ByteTime, CATCH_UP};
 pub use stats::{MinMax, QueueStats, Stats, TinStats};
 
-use crate::packet::{Frame, Meta};
+use crate::packet::{DroppedBy, Frame, Loss, Meta};
 use crate::time::{Instant, Span};
 use crate::units::{FrameLen, MemSize, WireLen};
 use auto_split::{AutoSplit, Near};
@@ -527,6 +527,8 @@ impl<F: Frame> Cake<F> {
         self.memory -= truesize;
         self.queued -= 1;
         self.counters.dropped += 1;
+        let (frame, enqueued_at) = victim.into_frame();
+        frame.lost(loss(DroppedBy::AckFilter, queue, enqueued_at));
         if self.config.ingress {
             self.charge(queue.tin, wire_len, Fate::Dropped, now);
         }
@@ -556,6 +558,7 @@ impl<F: Frame> Cake<F> {
             };
             self.tins[usize::from(fattest.tin)].queue_full(fattest.slot, now);
             self.count_drop(fattest, unit.charge.wire_len, now);
+            unit.frame.lost(loss(DroppedBy::Memory, fattest, unit.enqueued_at));
             lost |= fattest == arrived;
             most -= 1;
         }
@@ -645,6 +648,8 @@ impl<F: Frame> Cake<F> {
                 return Served::Departed(self.deliver(queue, unit, verdict.marked, now));
             }
             self.count_drop(queue, unit.charge.wire_len, now);
+            let by = if verdict.by_blue { DroppedBy::Blue } else { DroppedBy::Codel };
+            unit.frame.lost(loss(by, queue, unit.enqueued_at));
             if self.config.ingress {
                 self.tins[usize::from(queue.tin)].spend(queue.slot, unit.charge.wire_len);
                 return Served::Retry;
@@ -746,6 +751,10 @@ impl<F: Frame> Discipline<F> for Cake<F> {
     fn wants_nat(&self) -> bool {
         self.config.nat
     }
+}
+
+fn loss(by: DroppedBy, queue: QueueId, enqueued_at: Instant) -> Loss {
+    Loss { by, queue: (queue.tin, queue.slot), enqueued_at }
 }
 
 /// What the fattest queue is found by; 0 for none but empty ones, so that a drop finds a packet whenever

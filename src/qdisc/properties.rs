@@ -539,7 +539,7 @@ fn a_frame_that_says_it_holds_no_memory_is_charged_some() {
     let memory_limit = Some(MemSize(10_000));
     let mut books = Books::new(Config { memory_limit, ..Config::default() });
     for _ in 0..100 {
-        books.enqueue(0, &Meta { len: FrameLen(60), ..flow(1) });
+        books.enqueue(0, &Meta { len: FrameLen(60), truesize: MemSize(0), ..flow(1) });
     }
     assert_eq!(books.cake.queued, 10_000 / flow::LEAST_TRUESIZE.0);
 }

@@ -12,20 +12,94 @@ use crate::time::{Instant, Span};
 use crate::units::{FrameLen, MemSize};
 
 /// Something that sends.
+///
+/// ```
+/// use ucake::packet::Meta;
+/// use ucake::qdisc::{Cake, Config, Entropy};
+/// use ucake::sim::{Source, World, flow};
+/// use ucake::time::{Instant, Span};
+/// use ucake::units::FrameLen;
+///
+/// /// A page of 20 packets every second.
+/// struct Pages(Meta);
+///
+/// impl Source for Pages {
+///     fn due(&mut self, outbox: &mut Vec<Meta>, now: Instant) -> Option<Instant> {
+///         outbox.extend([self.0; 20]);
+///         Some(now + Span::from_secs(1))
+///     }
+/// }
+///
+/// let cake = Cake::new(Config::default(), FrameLen(1514), Entropy::from_seed(1));
+/// let mut world = World::new(cake);
+/// let pages = world.add("pages", Pages(flow(1)));
+/// let (report, _) = world.run(Span::from_secs(10));
+/// assert_eq!(report[pages].delivered, 200);
+/// ```
 pub trait Source {
-    /// Hands over what is to be sent at `now`; returns when to be asked again, if ever.
+    /// Hands over what is to be sent at `now`; returns when to be asked again, if ever. It may be asked
+    /// earlier than that.
     fn due(&mut self, outbox: &mut Vec<Meta>, now: Instant) -> Option<Instant>;
 
     /// One of its packets left the discipline; returns when to be asked because of that, if at all.
     fn delivered(&mut self, _departure: &Departure<SimFrame>, _now: Instant) -> Option<Instant> {
         None
     }
+
+    /// The same, but it sends only from `from` to `until` after the beginning.
+    ///
+    /// ```
+    /// use ucake::sim::{Reno, Source, flow};
+    /// use ucake::time::Span;
+    /// let late = Reno::new(flow(1), Span::from_millis(20))
+    ///     .during(Span::from_secs(20), Span::from_secs(40));
+    /// ```
+    #[must_use]
+    fn during(self, from: Span, until: Span) -> During<Self>
+    where
+        Self: Sized,
+    {
+        During { source: self, from: BEGIN + from, until: BEGIN + until }
+    }
 }
 
-/// A flow like any other, told apart by `number`: TCP over IPv4 from host 1 to host 2.
+/// A source that comes later or goes earlier than the world; made by [`Source::during`].
+#[derive(Clone, Debug)]
+pub struct During<S> {
+    source: S,
+    from: Instant,
+    until: Instant,
+}
+
+impl<S: Source> Source for During<S> {
+    fn due(&mut self, outbox: &mut Vec<Meta>, now: Instant) -> Option<Instant> {
+        if now < self.from {
+            return Some(self.from);
+        }
+        if now >= self.until {
+            return None;
+        }
+        self.source.due(outbox, now)
+    }
+
+    fn delivered(&mut self, departure: &Departure<SimFrame>, now: Instant) -> Option<Instant> {
+        self.source.delivered(departure, now)
+    }
+}
+
+/// A flow like any other, told apart by `number`: full-sized packets (1514 bytes) of TCP over IPv4 from host
+/// 1 to host 2, best effort, not ECN-capable. What is to be different is put in.
+///
+/// ```
+/// use ucake::packet::Ecn;
+/// use ucake::sim::flow;
+/// use ucake::units::FrameLen;
+/// let voice = flow(7).with_dscp(46).with_len(FrameLen(214)).between(3, 4).with_ecn(Ecn::Ect0);
+/// assert_eq!((voice.dscp.value(), voice.len), (46, FrameLen(214)));
+/// ```
 #[must_use]
 pub fn flow(number: u16) -> Meta {
-    Meta {
+    let meta = Meta {
         network_offset: 14,
         flow: FlowKey {
             ethertype: ETHERTYPE_IPV4,
@@ -37,7 +111,8 @@ pub fn flow(number: u16) -> Meta {
             ..FlowKey::default()
         },
         ..Meta::default()
-    }
+    };
+    meta.with_len(FrameLen(1514))
 }
 
 impl Meta {
@@ -76,43 +151,42 @@ impl Meta {
 }
 
 /// Sends one packet every so often, whatever becomes of it.
+///
+/// ```
+/// use ucake::sim::{Constant, flow};
+/// use ucake::time::Span;
+/// use ucake::units::FrameLen;
+/// // A call: 214 bytes every 20 ms, Expedited Forwarding.
+/// let call = Constant::new(flow(1).with_dscp(46), FrameLen(214), Span::from_millis(20));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Constant {
     meta: Meta,
     every: Span,
-    from: Instant,
-    until: Instant,
 }
 
 impl Constant {
-    /// A packet of `len` every `every`, from the beginning, for ever.
+    /// A packet of `len` (a superpacket: of the length it has) every `every`, at least a nanosecond apart.
     #[must_use]
     pub fn new(meta: Meta, len: FrameLen, every: Span) -> Self {
         let meta = if meta.segments.count > 1 { meta } else { meta.with_len(len) };
-        Self { meta, every: every.max(Span::from_nanos(1)), from: BEGIN, until: Instant::MAX }
-    }
-
-    /// The same, but only from `from` to `until` after the beginning.
-    #[must_use]
-    pub fn during(self, from: Span, until: Span) -> Self {
-        Self { from: BEGIN + from, until: BEGIN + until, ..self }
+        Self { meta, every: every.max(Span::from_nanos(1)) }
     }
 }
 
 impl Source for Constant {
     fn due(&mut self, outbox: &mut Vec<Meta>, now: Instant) -> Option<Instant> {
-        if now < self.from {
-            return Some(self.from);
-        }
-        if now >= self.until {
-            return None;
-        }
         outbox.push(self.meta);
         Some(now + self.every)
     }
 }
 
 /// Always has packets queued: one more for each that was delivered.
+///
+/// ```
+/// use ucake::sim::{Backlogged, flow};
+/// let bulk = Backlogged::new(flow(1), 4);
+/// ```
 #[derive(Clone, Debug)]
 pub struct Backlogged {
     meta: Meta,
@@ -149,6 +223,14 @@ impl Source for Backlogged {
 
 /// A responsive sender: a window that doubles each round trip until packets are first lost or marked, then
 /// grows by one packet per round trip and halves, at most once per round trip, when that happens again.
+///
+/// It finds out by the next packet that is delivered, so that a sender whose packets are all lost stops.
+///
+/// ```
+/// use ucake::sim::{Reno, flow};
+/// use ucake::time::Span;
+/// let upload = Reno::new(flow(1), Span::from_millis(20));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Reno {
     meta: Meta,
@@ -202,17 +284,19 @@ impl Source for Reno {
         }
         while self.in_flight < self.window / 1000 {
             outbox.push(self.meta);
-            self.in_flight += 1;
+            self.in_flight += u64::from(self.meta.segments.count.max(1));
         }
         // Each acknowledgement announced itself when its packet was delivered.
         None
     }
 
     fn delivered(&mut self, departure: &Departure<SimFrame>, now: Instant) -> Option<Instant> {
-        let lost = departure.frame.sequence.saturating_sub(self.next_sequence);
-        self.next_sequence = departure.frame.sequence.saturating_add(1);
+        let (sequence, next) = departure.frame.sequences();
+        let lost = sequence.saturating_sub(self.next_sequence);
+        let seen = next.saturating_sub(self.next_sequence);
+        self.next_sequence = next;
         let at = now + self.round_trip;
-        self.acks.push_back((at, lost.saturating_add(1), lost > 0 || departure.frame.ce));
+        self.acks.push_back((at, seen, lost > 0 || departure.frame.ce));
         Some(at)
     }
 }

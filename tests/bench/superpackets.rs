@@ -23,6 +23,7 @@ use ucake::io::pool::FrameBuf;
 use ucake::io::tap::{Tap, TapOptions};
 use ucake::packet::coalesce::Push;
 use ucake::qdisc::{Config, Discipline, Fifo, FifoConfig, SplitGso};
+use ucake::time::Span;
 use ucake::units::Rate;
 
 use lab::{Family, Lab, Running, cake};
@@ -61,6 +62,8 @@ enum Between {
     /// The bridge with a drop-tail queue: what everything but CAKE costs.
     Fifo,
     Cake(SplitGso, Option<Rate>, Coalescing),
+    /// CAKE at a rate with `auto-split-gso` and this `rtt-step`; zero takes every flow for a far one.
+    Auto(Rate, Span),
     /// CAKE without a rate between packet sockets on veth, nothing joined.
     Packet(Doorbell),
 }
@@ -110,6 +113,22 @@ fn groups() -> Vec<Group> {
                 ("split-gso", fast(SplitGso::Split, joined)),
                 ("auto-split-gso", fast(SplitGso::Auto, joined)),
                 ("no-split-gso", fast(SplitGso::Whole, joined)),
+            ],
+        },
+        Group {
+            name: "near",
+            what: "4 TCP uploads at 500 Mbit/s, their ends near each other, or taken for far",
+            traffic: Traffic::Tcp(4),
+            rows: vec![
+                (
+                    "split-gso",
+                    Between::Cake(SplitGso::Split, Some(Rate::from_bits(500_000_000)), joined),
+                ),
+                ("auto-split-gso, far", Between::Auto(Rate::from_bits(500_000_000), Span::ZERO)),
+                (
+                    "auto-split-gso, near",
+                    Between::Auto(Rate::from_bits(500_000_000), Config::DEFAULT_RTT_STEP),
+                ),
             ],
         },
         Group {
@@ -213,6 +232,8 @@ struct Outcome {
     kfps: f64,
     /// Segments per write; 0 of the relay, which does not count them.
     run: f64,
+    /// Frames that came back (of TCP: ACKs) for each that the bridge sent, segments counted; 0 of the relay.
+    back: f64,
 }
 
 impl Group {
@@ -228,8 +249,8 @@ impl Group {
             self.what, args.rounds, args.length
         );
         println!(
-            "{:>25} {:>22} {:>22} {:>10} {:>22} {:>9} {:>22} {:>8}",
-            "", "Mbit/s", "ratio", "ns per kB", "ratio", "kframe/s", "ratio", "segments"
+            "{:>25} {:>22} {:>22} {:>10} {:>22} {:>9} {:>22} {:>8} {:>7}",
+            "", "Mbit/s", "ratio", "ns per kB", "ratio", "kframe/s", "ratio", "segments", "back"
         );
         let rows = self.rows.iter().zip(&found).map(|((name, _), ours)| row(name, ours, &found[0]));
         json!({ "group": self.name, "what": self.what, "rows": rows.collect::<Vec<_>>() })
@@ -244,9 +265,9 @@ fn row(name: &str, ours: &[Outcome], first: &[Outcome]) -> Value {
     let fields: [fn(&Outcome) -> f64; 3] = [|o| o.mbit, |o| o.cost, |o| o.kfps];
     let [mbit, cost, kfps] = fields.map(of);
     let ratios = fields.map(ratio);
-    let run = of(|o| o.run);
+    let (run, back) = (of(|o| o.run), of(|o| o.back));
     println!(
-        "{name:>25} {:>22} {:>22} {:>10.0} {:>22} {:>9.0} {:>22} {:>8.1}",
+        "{name:>25} {:>22} {:>22} {:>10.0} {:>22} {:>9.0} {:>22} {:>8.1} {:>7.3}",
         mbit.text(0),
         ratios[0].text(3),
         cost.median,
@@ -254,13 +275,14 @@ fn row(name: &str, ours: &[Outcome], first: &[Outcome]) -> Value {
         kfps.median,
         ratios[2].text(3),
         run.median,
+        back.median,
     );
     json!({
         "row": name,
         "mbit": mbit.json(), "mbit_ratio": ratios[0].json(),
         "ns_per_kb": cost.json(), "ns_per_kb_ratio": ratios[1].json(),
         "kfps": kfps.json(), "kfps_ratio": ratios[2].json(),
-        "segments_per_write": run.json(),
+        "segments_per_write": run.json(), "back": back.json(),
     })
 }
 
@@ -286,6 +308,14 @@ impl Between {
                 let config = Config { split_gso, bandwidth, ..Config::default() };
                 through(&lab, lab.bridge_with(coalescing, move || cake(config)), traffic, length)
             }
+            Self::Auto(rate, rtt_step) => {
+                let lab = Lab::new();
+                let bandwidth = Some(rate);
+                let config =
+                    Config { split_gso: SplitGso::Auto, bandwidth, rtt_step, ..Config::default() };
+                let joined = Coalescing::On(Push::Keep);
+                through(&lab, lab.bridge_with(joined, move || cake(config)), traffic, length)
+            }
             Self::Packet(doorbell) => {
                 let wires = Wires::new(&[]).expect("no tags are asked for");
                 let bridge = wires.bridge(Coalescing::Off, Config::default());
@@ -306,8 +336,9 @@ where
     let found = observed(lab, traffic, task, length, read);
     let counters = &bridge.snapshot().ports[1].counters;
     let run = counters.segments_out as f64 / counters.frames_out.max(1) as f64;
+    let back = counters.frames_in as f64 / counters.segments_out.max(1) as f64;
     bridge.stop().expect("a clean stop");
-    Outcome { run, ..found }
+    Outcome { run, back, ..found }
 }
 
 /// `read` tells how many frames were read so far.
@@ -332,6 +363,7 @@ fn observed(
         cost: (more_cpu - cpu) as f64 * 1000.0 / bytes,
         kfps: (more_frames - frames) as f64 / 1000.0 / seconds,
         run: 0.0,
+        back: 0.0,
     }
 }
 

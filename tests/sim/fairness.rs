@@ -3,7 +3,7 @@
 use super::*;
 use ucake::packet::Overrides;
 use ucake::qdisc::{Discipline, Isolation};
-use ucake::sim::{BEGIN, Constant, flow};
+use ucake::sim::{BEGIN, Constant, Source as _, flow};
 
 /// One flow of host 1 against eight of host 2, each to a server of its own.
 fn one_against_eight(isolation: Isolation) -> f64 {

@@ -25,7 +25,7 @@ fn household(config: Config, seed: u64) -> String {
 
 /// Compares with the table kept under `name`.
 #[track_caller]
-fn assert_golden(name: &str, got: &str) {
+pub(super) fn assert_golden(name: &str, got: &str) {
     let path = format!("{}/tests/sim/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("UCAKE_BLESS").is_some() {
         std::fs::write(&path, got).expect("the golden directory can be written");

@@ -6,6 +6,7 @@
 mod acks;
 mod behaviour;
 mod documents;
+mod examples;
 mod fairness;
 mod golden;
 mod rate;

@@ -3,7 +3,7 @@
 use super::*;
 use ucake::packet::Ecn;
 use ucake::qdisc::{Diffserv, Isolation, SplitGso};
-use ucake::sim::{Constant, Reno, flow};
+use ucake::sim::{Constant, Reno, Source as _, flow};
 
 /// A superpacket of 40 full-sized segments.
 fn train(meta: Meta) -> Meta {
@@ -103,7 +103,7 @@ fn a_sparse_flow_waits_for_one_run_and_no_longer() {
 fn responsive_senders_are_told_segment_by_segment_and_nothing_is_reordered() {
     let delivered = [SplitGso::Split, SplitGso::Auto].map(|split_gso| {
         let mut world = World::new(cake(Config { split_gso, ..mbit(200) }));
-        for number in 0..4 {
+        for number in 0..16 {
             let meta = flow(number).superpacket(10, 1448).with_ecn(Ecn::Ect0);
             world.add("sender", Reno::new(meta, Span::from_millis(20)));
         }

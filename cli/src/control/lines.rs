@@ -75,7 +75,15 @@ pub(super) async fn send(
     reply: &Reply,
     patience: Duration,
 ) -> Result<(), LineError> {
-    let line = protocol::write_reply(reply);
+    send_line(stream, &protocol::write_reply(reply), patience).await
+}
+
+/// The same of one that is a line already.
+pub(super) async fn send_line(
+    stream: &UnixStream,
+    line: &str,
+    patience: Duration,
+) -> Result<(), LineError> {
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
         let writable = tokio::time::timeout(patience, stream.writable()).await;

@@ -18,7 +18,7 @@ use ucake_cli::plan::{BridgePlan, PortName};
 use ucake_cli::protocol::State;
 
 use crate::control::following;
-use crate::supervise::state::{BridgeId, KeptBridge, KeptPort, PortCounts, PortKind};
+use crate::supervise::state::{BridgeId, KeptBridge, KeptCounts, KeptPort, PortKind};
 
 /// Bytes of an Ethernet header, which an MTU does not count.
 const ETHERNET_LEN: u32 = 14;
@@ -79,7 +79,7 @@ fn open_port(name: &PortName, config: Config, handle: u16) -> anyhow::Result<(Ke
         largest_frame: mtu + ETHERNET_LEN,
         handle,
         state: cake(config),
-        counts: PortCounts::default(),
+        counts: KeptCounts::default(),
         lost: None,
         aside: None,
     };

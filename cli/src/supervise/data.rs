@@ -24,7 +24,7 @@ use super::link::Link;
 use super::state::{HEARTBEAT, Kept, News, Order};
 use crate::control::Whose;
 use crate::signals::Signals;
-use crate::work::{Handle, Lost, Work};
+use crate::work::{Handle, Work};
 
 /// The data process; what is handed over comes from standard input.
 ///
@@ -75,6 +75,7 @@ pub(crate) fn serve(end: OwnedFd, rights: Rights) -> anyhow::Result<()> {
         }
         let work = Work::new(&kept, fds, whose)?;
         work.handle.set_supervision(kept.supervision);
+        work.handle.set_lost(kept.lost());
         obey(work, &link).await
     })
 }
@@ -92,14 +93,15 @@ async fn obey(mut work: Work, link: &Arc<Link>) -> anyhow::Result<()> {
     }
     match (outcome, last.take()) {
         (Err(error), _) => {
-            crate::print(&work.table(Some(&Lost::new())));
+            crate::print(&work.table(false));
             // The supervisor says it to people.
             let _ = link.tell(&News::Failed(crate::explain(&error)));
             Ok(())
         }
         (Ok(()), order) => {
             if let Some(Order::Stop { lost }) = order {
-                crate::print(&work.table(Some(&lost)));
+                work.handle.set_lost(lost);
+                crate::print(&work.table(false));
             }
             let _ = link.tell(&News::Stopped);
             Ok(())
@@ -145,7 +147,11 @@ async fn take_orders(work: Handle, link: Arc<Link>, last: Rc<RefCell<Option<Orde
             Some(Order::Add(bridge)) => work.add(*bridge, fds),
             Some(Order::Log(level)) => crate::log::set_level(level),
             Some(Order::Know(supervision)) => work.set_supervision(supervision),
-            Some(Order::Show { lost }) => crate::print(&work.table(Some(lost)).await),
+            Some(Order::Lost(lost)) => work.set_lost(lost),
+            Some(Order::Show { lost }) => {
+                work.set_lost(lost);
+                crate::print(&work.table(false).await);
+            }
             order => {
                 *last.borrow_mut() = order;
                 return work.stop();

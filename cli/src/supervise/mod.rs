@@ -38,7 +38,7 @@ pub(crate) use data::main as data;
 use health::{Health, Mode};
 use link::Link;
 use reload::Reload;
-use state::{Kept, KeptBridge, News, Order};
+use state::{Kept, News, Order};
 pub(crate) use upgrade::{ask as ask_to_upgrade, resume};
 use worker::Worker;
 
@@ -51,6 +51,8 @@ const SILENCE: u32 = 6;
 const START: u32 = 20;
 /// The same for one that was told to stop: 2 s.
 const STOP: u32 = 8;
+/// How often the data process is told what ports' devices lost before it read them: it has no right to ask.
+const LOOK: Duration = Duration::from_secs(1);
 /// Between two relays, of which nobody knows why they end, at first; it doubles each time …
 const RELAY_PAUSE: Duration = Duration::from_millis(100);
 /// … up to this.
@@ -183,6 +185,7 @@ impl Supervisor {
     /// Hears what the worker has to say until it ends.
     async fn watch(&mut self, mut worker: Worker, link: &Link) -> End {
         let (mut missed, mut patience) = (0, START);
+        let mut looked = None;
         let mut told: Option<End> = None;
         let end = loop {
             let retry = self.health.retry_at().filter(|_| told.is_none());
@@ -192,7 +195,10 @@ impl Supervisor {
                         (missed, self.relay_pause) = (0, RELAY_PAUSE);
                         service::ready_once(&mut self.told_ready);
                         service::alive();
-                        if told.is_none() { patience = SILENCE; }
+                        if told.is_none() {
+                            patience = SILENCE;
+                            self.tell_lost(link, &mut looked);
+                        }
                     }
                     Ok(Some(News::Sandboxed(report))) => self.tell_of_rights(&report),
                     Ok(Some(News::Failed(message))) => break End::Failed(message),
@@ -292,15 +298,19 @@ impl Supervisor {
 
     /// What each port's device lost before it was read, by now.
     fn lost(&mut self) -> work::Lost {
-        let mut fds = self.ports.iter();
-        let bridges = self.kept.bridges.iter_mut();
-        let lost = bridges.map(|KeptBridge { id, ports, .. }| {
-            for (port, fd) in ports.iter_mut().zip(&mut fds) {
-                work::count_lost(port, fd.as_fd());
-            }
-            (*id, ports.each_ref().map(|port| port.lost))
-        });
-        lost.collect()
+        let ports = self.kept.bridges.iter_mut().flat_map(|bridge| &mut bridge.ports);
+        for (port, fd) in ports.zip(&self.ports) {
+            work::count_lost(port, fd.as_fd());
+        }
+        self.kept.lost()
+    }
+
+    /// Tells what ports' devices lost, if it is time again.
+    fn tell_lost(&mut self, link: &Link, looked: &mut Option<Instant>) {
+        if looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
+            *looked = Some(Instant::now());
+            order(link, &Order::Lost(self.lost()));
+        }
     }
 
     /// Counts and tells of one that ended unasked.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use ucake::dql::DqlStats;
 use ucake::io::aside::Aside;
 use ucake::io::driver::PortSnapshot;
+use ucake::io::lateness::Lateness;
 use ucake::io::port::Counters;
 use ucake::qdisc::Config;
 use ucake::time::Span;
@@ -88,7 +89,7 @@ pub(crate) struct KeptPort {
     /// … and all that was known of it last.
     pub(crate) state: State,
     /// What the port counted.
-    pub(crate) counts: PortCounts,
+    pub(crate) counts: KeptCounts,
     /// What its device lost before it was read.
     pub(crate) lost: Option<u64>,
     /// What the host gave up on its device, to be put back; nothing as long as it was not asked to.
@@ -117,22 +118,26 @@ pub(crate) enum PortKind {
 
 /// What a port counted, and the queue in front of its device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct PortCounts {
+pub(crate) struct KeptCounts {
     counters: Counters,
     rings: u64,
     stops: u64,
     stopped: Span,
+    /// Not told by those of before it was counted.
+    #[serde(default)]
+    late: Lateness,
 }
 
-impl PortCounts {
+impl KeptCounts {
     pub(crate) fn of(port: &PortSnapshot) -> Self {
         let DqlStats { stops, stopped, .. } = port.dql;
-        Self { counters: port.counters.clone(), rings: port.rings, stops, stopped }
+        let PortSnapshot { counters, rings, late, .. } = port.clone();
+        Self { counters, rings, stops, stopped, late }
     }
 
     /// What `port` counted on top of this.
     pub(crate) fn added_to(&self, port: PortSnapshot) -> PortSnapshot {
-        let PortSnapshot { counters, rings, dql, .. } = port;
+        let PortSnapshot { counters, rings, dql, late, .. } = port;
         PortSnapshot {
             counters: counters.going_on_from(&self.counters),
             rings: rings.saturating_add(self.rings),
@@ -141,6 +146,7 @@ impl PortCounts {
                 stopped: dql.stopped + self.stopped,
                 ..dql
             },
+            late: late.going_on_from(&self.late),
             ..port
         }
     }
@@ -173,7 +179,7 @@ pub(crate) struct PortNews {
     /// As in [`KeptPort`].
     pub(crate) state: State,
     /// As in [`KeptPort`].
-    pub(crate) counts: PortCounts,
+    pub(crate) counts: KeptCounts,
 }
 
 /// What the data process is told.
@@ -198,6 +204,8 @@ pub(crate) enum Order {
     Log(LogLevel),
     /// Tell it to whoever asks.
     Know(Supervision),
+    /// The same of what each port's device lost before it was read.
+    Lost(Lost),
     /// Print the statistics.
     Show {
         /// What each port's device lost before it was read.
@@ -235,6 +243,12 @@ impl Kept {
             ));
         }
         serde_json::from_str(text).map_err(unreadable)
+    }
+
+    /// What each port's device lost before it was read, when that was last looked at.
+    pub(crate) fn lost(&self) -> Lost {
+        let ports = |bridge: &KeptBridge| bridge.ports.each_ref().map(|port| port.lost);
+        self.bridges.iter().map(|bridge| (bridge.id, ports(bridge))).collect()
     }
 
     /// Forgets of what is queued, and counts it as lost: it is gone with its process. How many packets that were.
@@ -279,7 +293,7 @@ pub(super) mod tests {
             largest_frame: 1514,
             handle,
             state: cake(0, 0),
-            counts: PortCounts::default(),
+            counts: KeptCounts::default(),
             lost: None,
             aside: None,
         };
@@ -311,7 +325,7 @@ pub(super) mod tests {
     }
 
     fn news(bridge: BridgeId, port: usize, handle: u16, state: State) -> News {
-        let counts = PortCounts::default();
+        let counts = KeptCounts::default();
         News::Port(Box::new(PortNews { bridge, port, handle, state, counts }))
     }
 

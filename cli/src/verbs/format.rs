@@ -82,10 +82,11 @@ fn text_at(place: &Place<'_>, shown: &Shown, format: Format) -> String {
             pass_through::text(place, &queue(*limit, *backlog, *stats), format)
         }
     };
-    match &shown.supervision {
-        Some(supervision) if format.details => discipline + &show::supervision(supervision),
-        _ => discipline,
+    if !format.details {
+        return discipline;
     }
+    let port = shown.counts.iter().map(|counts| format!(" {}", show::port(&shown.device, counts)));
+    discipline + &port.chain(shown.supervision.iter().map(show::supervision)).collect::<String>()
 }
 
 fn object(shown: &Shown, named: bool, format: Format) -> Value {
@@ -96,6 +97,9 @@ fn object(shown: &Shown, named: bool, format: Format) -> Value {
             pass_through::json(&place, &queue(*limit, *backlog, *stats), format)
         }
     };
+    if let Some(counts) = shown.counts.as_ref().filter(|_| format.details) {
+        json::add_port(&mut object, counts);
+    }
     if let Some(supervision) = shown.supervision.filter(|_| format.details) {
         json::add_supervision(&mut object, &supervision);
     }

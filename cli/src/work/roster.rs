@@ -9,12 +9,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, oneshot};
-use ucake::io::driver::{Bridge, Command};
+use ucake::io::driver::{Bridge, Command, PortSnapshot};
 use ucake::io::pool::FrameBuf;
 use ucake_cli::egress::Egress;
-use ucake_cli::protocol::{Shown, State, Supervision};
+use ucake_cli::protocol::{PortCounts, Shown, State};
 
-use crate::supervise::state::{BridgeId, PortCounts};
+use crate::control::Whose;
+use crate::supervise::state::{BridgeId, KeptCounts};
 
 /// Commands that wait for a bridge to take a turn.
 pub(super) const MOST_COMMANDS: usize = 4;
@@ -37,16 +38,33 @@ impl Named {
     pub(crate) fn is(&self, name: &str) -> bool {
         self.port == name || self.device == name
     }
+}
 
-    /// What is known of its discipline.
-    pub(crate) fn shown(
-        &self,
-        supervision: Option<Supervision>,
-        handle: u16,
-        state: State,
-    ) -> Shown {
-        let Self { port, device } = self.clone();
-        Shown { port, device, handle, supervision, state }
+/// What a bridge itself knows of a port, and of what queues to leave through it.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) handle: u16,
+    pub(crate) state: State,
+    pub(crate) port: PortSnapshot,
+}
+
+impl Told {
+    /// Of both ports; of each queue only if `queues`, what was lost before reading only if `lost`, for the system has
+    /// to be asked.
+    pub(crate) fn by(bridge: &mut Egresses, queues: bool, lost: bool) -> [Self; 2] {
+        let now = bridge.now();
+        let snapshot = if lost { bridge.snapshot() } else { bridge.counts() };
+        let [lan, wan] = snapshot.ports;
+        [(0, lan), (1, wan)].map(|(number, port)| {
+            let egress = leaving(bridge, number);
+            Self { handle: egress.handle(), state: egress.state(queues, now), port }
+        })
+    }
+
+    /// Of one of them, as [`Self::by`] without queues and losses.
+    pub(crate) fn of(bridge: &mut Egresses, number: usize) -> Self {
+        let [lan, wan] = Self::by(bridge, false, false);
+        if number == 0 { lan } else { wan }
     }
 }
 
@@ -58,7 +76,7 @@ pub(crate) struct Member {
     /// The one on the side of the hosts, then the one on the side of the bottleneck.
     pub(crate) ports: [Named; 2],
     /// What the ports counted in other processes before.
-    pub(super) before: Arc<[PortCounts; 2]>,
+    pub(super) before: Arc<[KeptCounts; 2]>,
     pub(super) commands: Commands,
 }
 
@@ -75,6 +93,28 @@ impl Member {
         };
         self.commands.send(Command::With(Box::new(action))).await.ok()?;
         answer.await.ok()
+    }
+
+    /// What a port counted, with what it counted in other processes before.
+    pub(super) fn all_counts(&self, number: usize, port: PortSnapshot) -> PortSnapshot {
+        self.before[number].added_to(port)
+    }
+
+    /// Everything that is known of one of its ports.
+    pub(crate) fn shown(&self, number: usize, told: Told, whose: &Whose) -> Shown {
+        let Told { handle, state, port } = told;
+        let PortSnapshot { counters, lost_before_reading, dql, rings, late, .. } =
+            self.all_counts(number, port);
+        let counts = PortCounts {
+            counters,
+            lost_before_reading: lost_before_reading.or_else(|| whose.lost(self.id, number)),
+            byte_limit: dql,
+            rings,
+            late: late.stats(),
+        };
+        let Named { port, device } = self.ports[number].clone();
+        let (supervision, counts) = (whose.supervision(), Some(Box::new(counts)));
+        Shown { port, device, handle, supervision, counts, state }
     }
 
     /// Tells it to stop; what is queued in it is dropped.

@@ -177,6 +177,16 @@ impl Talker {
         }
     }
 
+    /// What there is to hear just now: nothing, an end, or a reply.
+    pub(crate) fn poll(&mut self) -> Option<Option<Reply>> {
+        let stream = self.0.get_ref();
+        stream.set_nonblocking(true).expect("an option");
+        let is_quiet = self.0.buffer().is_empty()
+            && self.0.fill_buf().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        self.0.get_ref().set_nonblocking(false).expect("an option");
+        (!is_quiet).then(|| self.hear())
+    }
+
     pub(crate) fn ask(&mut self, request: &Request) -> Reply {
         assert!(self.say(protocol::write_request(request).as_bytes()), "it listens");
         self.hear().expect("it answers")
