@@ -573,3 +573,47 @@ fn a_device_with_an_address_is_left_as_it_is_and_doctor_tells_who_else_is_there(
     let log = reader.types("cat /run/out");
     assert!(log.contains("lan0 has the address 10.9.0.1"), "{log}");
 }
+
+/// What the host gives up on both devices: `disable_ipv6` of `lan0`, `arp_ignore` of `wan0`.
+fn given_up(middle: &Namespace) -> [String; 2] {
+    ["ipv6/conf/lan0/disable_ipv6", "ipv4/conf/wan0/arp_ignore"].map(|path| sysctl(middle, path))
+}
+
+#[test]
+fn what_the_host_gave_up_outlives_deaths_and_upgrades_and_comes_back_at_the_end() {
+    let Some(middle) = stage() else { return };
+    let _far = ["lan0", "wan0", "lan1"].map(|device| host(&middle, device, Vec::new(), None));
+    middle.run(|| {
+        for device in ["lan0", "wan0", "lan1"] {
+            let options = LinkOptions { up: Some(true), ..LinkOptions::default() };
+            netlink::configure(device, &options).expect("it obeys");
+        }
+        fs::write("/proc/sys/net/ipv4/conf/wan0/arp_ignore", "2").expect("a sysctl");
+    });
+    let mut reader = Reader::new(&middle);
+    let file = |lan: &str| {
+        format!(
+            "printf '[[bridge]]\nlan = \"packet:{lan}\"\nwan = \"packet:wan0\"\n' >/etc/ucake.toml"
+        )
+    };
+    reader.types(&file("lan0"));
+    reader.types("systemctl enable --now ucake");
+    assert_eq!(given_up(&middle), ["1", "8"]);
+    reader.types("kill -9 $(pgrep -P $(cat /run/ucake.pid))");
+    await_that("another", || reader.types("ucake -d qdisc 2>&1 || true").contains("after 1 died"));
+    reader.types("ucake upgrade");
+    await_that("an upgrade", || reader.types("ucake -d qdisc 2>&1 || true").contains("1 upgraded"));
+    assert_eq!(given_up(&middle), ["1", "8"]);
+    reader.types(&file("lan1"));
+    reader.types("systemctl reload ucake");
+    await_that("the other port", || reader.types("ucake qdisc 2>&1 || true").contains("lan1"));
+    assert_eq!(given_up(&middle), ["0", "8"], "lan0 is nobody's any more");
+    assert_eq!(sysctl(&middle, "ipv6/conf/lan1/disable_ipv6"), "1");
+    reader.types("systemctl disable --now ucake");
+    assert_eq!(given_up(&middle), ["0", "2"], "as it was");
+    assert_eq!(sysctl(&middle, "ipv6/conf/lan1/disable_ipv6"), "0");
+    reader.types("ucake run --no-supervisor packet:lan0 packet:wan0 >/run/out 2>&1 & echo $! >/run/ucake.pid");
+    await_that("it runs", || given_up(&middle) == ["1", "8"]);
+    reader.types("systemctl disable --now ucake");
+    assert_eq!(given_up(&middle), ["0", "2"], "as it was");
+}
