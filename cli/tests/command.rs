@@ -75,7 +75,7 @@ fn bad_usage_is_told_from_refusal() {
         &["run", "tap:a", "tap:a"],
         &["run", "tap:a", "tap:b", "--up", "bestefort"],
         &["run", "tap:a", "tap:b", "--up", "bandwidth"],
-        &["run", "tap:a", "tap:b", "--down", "nat"],
+        &["lab", "--cake", "nat"],
         &["run", "tap:a-name-that-is-too-long", "tap:b"],
         &["run", "pcap:file", "tap:b"],
         &["run", "packet:", "tap:b"],
