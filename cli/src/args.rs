@@ -353,7 +353,7 @@ mod tests {
     fn the_laboratory_has_defaults_and_bounds() {
         let args = Args::try_parse_from(["ucake", "lab"]).expect("everything has a default");
         let Command::Lab(lab) = args.command else { panic!("lab was asked for") };
-        assert_eq!(lab.rate, LabRate(Some(Rate::from_bits(20_000_000))));
+        assert_eq!(lab.rate, None);
         assert_eq!((lab.rtt, lab.flows, lab.seconds), (Span::from_millis(20), 4, 10));
         for (option, value) in [
             ("--rate", "5m"),

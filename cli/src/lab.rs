@@ -6,7 +6,7 @@
 //! between them and half of the path's delay behind it each way. Real kernel TCP fills it; an ICMP echo
 //! every 20 ms feels it. One run per discipline, each in namespaces of its own.
 //! Invariant: nothing has a name outside this process, so nothing is left behind however it ends.
-//! Left out: other topologies, loss, traces.
+//! Left out: more than one bottleneck, loss, traces.
 
 mod bottleneck;
 mod flent;
@@ -203,7 +203,7 @@ fn run(
     if args.scenario == Scenario::Hosts {
         client.second_address()?;
     }
-    let origin = Instant::now();
+    let (origin, began) = (Instant::now(), std::time::SystemTime::now());
     let sensors = Sensors::start(args, &client, &server)?;
     let idle_ends = Instant::now() + IDLE;
     if progress.watch(interrupt, idle_ends, "idle", || 0) {
@@ -242,6 +242,7 @@ fn run(
         voice,
         pings: marked.collect(),
         series: series.chain(flows).collect(),
+        began,
         loaded_from: series::seconds(before.at, origin),
         ..outcome(recipe, &before, &after, plain)
     }))
@@ -283,6 +284,7 @@ fn outcome(recipe: &Recipe, before: &Reading, after: &Reading, pings: &Pings) ->
         pings: Vec::new(),
         voice: None,
         series: Vec::new(),
+        began: std::time::SystemTime::UNIX_EPOCH,
         loaded_from: 0.0,
     }
 }

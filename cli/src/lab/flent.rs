@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -36,6 +36,8 @@ pub(super) fn write(file: File, path: &Path, run: &Run, setup: &Setup) -> io::Re
 
 fn data(path: &Path, run: &Run, setup: &Setup) -> Value {
     let step = STEP.as_secs_f64();
+    // Runs are told apart by the time they began.
+    let since = run.began.duration_since(UNIX_EPOCH).unwrap_or_default();
     let all: Vec<Series> = run.series.iter().cloned().chain(totals(&run.series)).collect();
     let end = all.iter().flat_map(|one| &one.points).map(|point| point.0).fold(0.0, f64::max);
     let steps = (1_u32..).take_while(|&step_of| f64::from(step_of) * step <= end);
@@ -46,7 +48,8 @@ fn data(path: &Path, run: &Run, setup: &Setup) -> Value {
     for one in &all {
         results.insert(one.name.clone(), means(&one.points, &x_values, step));
         let points = one.points.iter();
-        let points: Vec<Value> = points.map(|(t, val)| json!({"t": t, "val": val})).collect();
+        let points: Vec<Value> =
+            points.map(|(t, val)| json!({"t": since.as_secs_f64() + t, "val": val})).collect();
         raw.insert(one.name.clone(), points.into());
         let units = if one.quantity == Quantity::Ping { "ms" } else { "Mbits/s" };
         meta.insert(one.name.clone(), json!({"UNITS": units}));
@@ -56,14 +59,18 @@ fn data(path: &Path, run: &Run, setup: &Setup) -> Value {
         "x_values": x_values,
         "results": results,
         "raw_values": raw,
-        "metadata": metadata(path, run, setup, end, meta),
+        "metadata": metadata(path, run, setup, (since, end), meta),
     })
 }
 
-fn metadata(path: &Path, run: &Run, setup: &Setup, end: f64, series: Map<String, Value>) -> Value {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let time =
-        timestamp(since.saturating_sub(Duration::try_from_secs_f64(end).unwrap_or_default()));
+fn metadata(
+    path: &Path,
+    run: &Run,
+    setup: &Setup,
+    (since, end): (Duration, f64),
+    series: Map<String, Value>,
+) -> Value {
+    let time = timestamp(since);
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
     let flows = setup.flows.to_string();
     json!({

@@ -51,7 +51,8 @@ fn panels(svg: &mut String, runs: &[Run], scenario: &str) -> Outcome {
     let pings = lines(runs, |run| points(run, Quantity::Ping));
     let top = largest(&pings, |point| point.1).max(1.0);
     let low = pings.iter().flat_map(|line| &line.2).map(|point| point.1).fold(top, f64::min);
-    let low = (low / 1.5).max(0.01);
+    // Whole decades, or the logarithmic axis has no label at its ends.
+    let low = 10_f64.powf(low.max(0.01).log10().floor());
     let end = largest(&pings, |point| point.0).max(0.1);
     let labels = Labels { title: "Ping over time", x: "time (s)", y: "ping (ms)" };
     panel(time, &labels, 0.0..end, (low..top * 1.5).log_scale(), &pings)?;
@@ -118,9 +119,9 @@ where
     let mut chart = ChartBuilder::on(area)
         .caption(labels.title, ("sans-serif", 18))
         .margin(12)
+        .margin_right(40)
         .set_label_area_size(LabelAreaPosition::Left, 70)
         .set_label_area_size(LabelAreaPosition::Bottom, 45)
-        .set_label_area_size(LabelAreaPosition::Right, 20)
         .build_cartesian_2d(x, y)?;
     chart
         .configure_mesh()

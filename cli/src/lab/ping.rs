@@ -157,6 +157,8 @@ impl Ping {
         while !self.pending.is_empty() && Instant::now() < deadline {
             self.receive_until(deadline.min(Instant::now() + GAP))?;
         }
+        // The first one also waits for ARP.
+        self.found.points.clear();
         Ok(self.pending.is_empty())
     }
 

@@ -74,6 +74,9 @@ pub(crate) struct Run {
     /// All over time; goes to other files.
     #[serde(skip)]
     pub(super) series: Vec<Series>,
+    /// When time was 0 in `series`.
+    #[serde(skip)]
+    pub(super) began: std::time::SystemTime,
     /// When the load counted, in the time of `series`.
     #[serde(skip)]
     pub(super) loaded_from: f64,
@@ -446,6 +449,7 @@ mod tests {
             pings: Vec::new(),
             voice: None,
             series: Vec::new(),
+            began: std::time::SystemTime::UNIX_EPOCH,
             loaded_from: 0.0,
         };
         Report {
