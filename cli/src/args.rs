@@ -192,9 +192,9 @@ pub(crate) struct LabArgs {
     /// Which way TCP sends
     #[arg(long, value_enum, default_value_t = Scenario::Upload)]
     pub(crate) scenario: Scenario,
-    /// Rate of the bottleneck each way, or "unlimited"
-    #[arg(long, value_name = "RATE", default_value = "20mbit")]
-    pub(crate) rate: LabRate,
+    /// Rate of the bottleneck each way, or "unlimited"; 20mbit if not given, in asym 50mbit down (up is 1/50 of it)
+    #[arg(long, value_name = "RATE")]
+    pub(crate) rate: Option<LabRate>,
     /// Delay of the path, there and back, without any queue
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = path_delay)]
     pub(crate) rtt: Span,
@@ -202,7 +202,7 @@ pub(crate) struct LabArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) seconds: u64,
-    /// TCP flows each way that is loaded
+    /// TCP flows each way that is loaded; in hosts those of the second host, in rrul dealt to the four marks
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = flow_count)]
     pub(crate) flows: usize,
     /// TCP congestion control of the senders
@@ -211,18 +211,30 @@ pub(crate) struct LabArgs {
     /// Let TCP use ECN: CAKE then marks packets instead of dropping them
     #[arg(long)]
     pub(crate) ecn: bool,
-    /// CAKE to run, in the words of "tc qdisc … cake"; may be repeated, one run each
+    /// CAKE to run, in the words of "tc qdisc … cake"; may be repeated, one run each. Each scenario has its own if not
+    /// given
     #[arg(long, value_name = "WORDS", value_parser = Words::from_str, allow_hyphen_values = true)]
     pub(crate) cake: Vec<Words>,
     /// Write the results as JSON too; "-" is standard output, and the table then goes to standard error
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Write a data file for flent per run; FILE is where its name begins
+    #[arg(long, value_name = "FILE")]
+    pub(crate) flent: Option<PathBuf>,
+    /// Draw ping and throughput over time, and the distribution of ping
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Run everything so often, one discipline after the other, and show medians
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) repeat: u16,
 }
 
 const LAB_EXAMPLES: &str = "\
 Examples:
   ucake lab
   ucake lab --scenario download --rate 100mbit --rtt 40ms --flows 16
+  ucake lab --scenario voip --repeat 3 --svg voip.svg --flent voip
   ucake lab --cake 'besteffort flowblind' --cake 'diffserv4' --json results.json";
 
 fn lab_help() -> String {
@@ -289,6 +301,16 @@ pub(crate) enum Scenario {
     Download,
     /// Both at once
     Both,
+    /// Both at once, in four DSCP marks: CS0 (BE), CS1 (BK), CS5, EF; a ping in each
+    Rrul,
+    /// A call (one frame each 20 ms, EF) from client to server, beside an upload
+    Voip,
+    /// Two hosts upload: the first with one flow, the second with --flows
+    Hosts,
+    /// A download through a line whose upload is 50 times as slow
+    Asym,
+    /// Uploads in writes of 200 bytes, sent at once (TCP_NODELAY)
+    Small,
 }
 
 impl Scenario {
@@ -298,6 +320,11 @@ impl Scenario {
             Self::Upload => "upload",
             Self::Download => "download",
             Self::Both => "both",
+            Self::Rrul => "rrul",
+            Self::Voip => "voip",
+            Self::Hosts => "hosts",
+            Self::Asym => "asym",
+            Self::Small => "small",
         }
     }
 }
@@ -379,7 +406,7 @@ mod tests {
     fn the_laboratory_has_defaults_and_bounds() {
         let args = Args::try_parse_from(["ucake", "lab"]).expect("everything has a default");
         let Command::Lab(lab) = args.command else { panic!("lab was asked for") };
-        assert_eq!(lab.rate, LabRate(Some(Rate::from_bits(20_000_000))));
+        assert_eq!(lab.rate, None);
         assert_eq!((lab.rtt, lab.flows, lab.seconds), (Span::from_millis(20), 4, 10));
         for (option, value) in [
             ("--rate", "5m"),

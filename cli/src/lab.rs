@@ -6,18 +6,23 @@
 //! between them and half of the path's delay behind it each way. Real kernel TCP fills it; an ICMP echo
 //! every 20 ms feels it. One run per discipline, each in namespaces of its own.
 //! Invariant: nothing has a name outside this process, so nothing is left behind however it ends.
-//! Left out: other topologies, loss, traces.
+//! Left out: more than one bottleneck, loss, traces.
 
 mod bottleneck;
+mod flent;
 mod load;
+mod picture;
 mod ping;
 mod progress;
 mod report;
+mod scenario;
+mod series;
+mod voice;
 
 use std::fs::File;
 use std::io::Write as _;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::Path;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -36,13 +41,23 @@ use bottleneck::{Bottleneck, Recipe, Sample};
 use load::{Direction, Flows, Load, LoadError};
 use ping::{Phase, PhaseCell, Ping, Pings};
 use progress::Progress;
-use report::{PingTimes, Report, Run, Setup};
+use report::{ClassRate, MarkedPing, PingTimes, Report, Run, Setup};
+use scenario::Class;
+use series::{Quantity, Sampler, Series};
 use ucake_cli::plan::Words;
+use voice::{Call, Voice};
 
+/// Each side has two hosts, of which one device is; the second ones are for `hosts`.
+const CLIENTS: [Ipv4Addr; 2] = [CLIENT, Ipv4Addr::new(10, 77, 0, 3)];
+const SERVERS: [Ipv4Addr; 2] = [SERVER, Ipv4Addr::new(10, 77, 0, 4)];
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const PREFIX: u8 = 24;
 const PORT: u16 = 5001;
+const VOICE_PORT: u16 = 5000;
+/// Rate of the bottleneck, or of its fast side, if nobody says.
+const RATE: Rate = Rate::from_bits(20_000_000);
+const FAST_RATE: Rate = Rate::from_bits(50_000_000);
 /// What the taps are called, each in its own namespace.
 const DEVICE: &str = "eth0";
 /// Packets in the drop-tail queue: the Linux default, and a home router's.
@@ -62,20 +77,26 @@ pub(crate) fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
         crate::bad_usage("lab", "nobody translates addresses in the laboratory; leave \"nat\" out");
     }
     let mut output = args.json.as_deref().map(Output::open).transpose()?;
+    let recipes = recipes(args);
+    let rounds = 1..=usize::from(args.repeat);
+    let order: Vec<&Recipe> = rounds.clone().flat_map(|_| &recipes).collect();
+    let files = flent_files(args, &order)?;
+    let picture = args.svg.as_deref().map(create).transpose()?;
     if !rustix::process::geteuid().is_root() {
         namespace::become_root_in_user_namespace()?;
     }
     load::check_congestion(&args.cc)?;
     let interrupt = Interrupt::watch().context("cannot watch for signals")?;
-    let recipes = recipes(args);
-    let progress = Progress::new(recipes.len());
+    let progress = Progress::new(order.len());
     let mut report = Report { runs: Vec::new(), setup: setup(args) };
-    for recipe in &recipes {
+    for (number, recipe) in order.iter().enumerate() {
         if interrupt.is_set() {
             break;
         }
         progress.start(&recipe.name());
-        report.runs.extend(run(args, recipe, &interrupt, &progress)?);
+        let round = number / recipes.len() + 1;
+        let run = run(args, recipe, &interrupt, &progress)?;
+        report.runs.extend(run.map(|run| Run { round, ..run }));
     }
     progress.finish();
     let to_stdout = matches!(output, Some(Output::Stdout));
@@ -89,7 +110,28 @@ pub(crate) fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     if let Some(output) = &mut output {
         output.write(&report)?;
     }
+    for ((path, file), run) in files.into_iter().zip(&report.runs) {
+        let written = flent::write(file, &path, run, &report.setup);
+        written.with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if let (Some(mut file), Some(path)) = (picture, &args.svg) {
+        let svg = picture::draw(&report.runs, args.scenario.name())?;
+        let written = file.write_all(svg.as_bytes());
+        written.with_context(|| format!("cannot write {}", path.display()))?;
+    }
     Ok(if interrupt.is_set() { interrupt::EXIT_STATUS.into() } else { ExitCode::SUCCESS })
+}
+
+/// One file per run, opened before anything runs.
+fn flent_files(args: &LabArgs, order: &[&Recipe]) -> anyhow::Result<Vec<(PathBuf, File)>> {
+    let Some(base) = &args.flent else { return Ok(Vec::new()) };
+    let path = |(number, recipe): (usize, &&Recipe)| flent::path(base, number + 1, &recipe.name());
+    let paths = order.iter().enumerate().map(path);
+    paths.map(|path| create(&path).map(|file| (path, file))).collect()
+}
+
+fn create(path: &Path) -> anyhow::Result<File> {
+    File::create(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Where the JSON goes; opened before anything runs, so that a bad path costs no time.
@@ -104,8 +146,7 @@ impl Output {
             return Ok(Self::Stdout);
         }
         let name = path.display().to_string();
-        let file = File::create(path).with_context(|| format!("cannot write {name}"))?;
-        Ok(Self::File(file, name))
+        Ok(Self::File(create(path)?, name))
     }
 
     fn write(&mut self, report: &Report) -> anyhow::Result<()> {
@@ -131,9 +172,11 @@ fn setup(args: &LabArgs) -> Setup {
 
 /// What to run: the disease first.
 fn recipes(args: &LabArgs) -> Vec<Recipe> {
-    let rate = args.rate.0;
+    let fallback = if args.scenario == Scenario::Asym { FAST_RATE } else { RATE };
+    let rate = args.rate.map_or(Some(fallback), |rate| rate.0);
     let fifo = FifoConfig { rate, limit: FIFO_LIMIT, split: true };
-    let cakes = if args.cake.is_empty() { &[Words::default()][..] } else { &args.cake };
+    let own = scenario::words(args.scenario);
+    let cakes = if args.cake.is_empty() { &own } else { &args.cake };
     let cakes = cakes.iter().map(|words| cake(words, rate));
     std::iter::once(Recipe::Fifo(fifo)).chain(cakes).collect()
 }
@@ -151,18 +194,24 @@ fn run(
     interrupt: &Interrupt,
     progress: &Progress,
 ) -> anyhow::Result<Option<Run>> {
-    let client = Host::new("client", CLIENT, args.ecn)?;
-    let server = Host::new("server", SERVER, args.ecn)?;
-    let mut bottleneck = Bottleneck::start(client.plug_in()?, server.plug_in()?, recipe, args.rtt)?;
+    let client = Host::new("client", CLIENTS, args.ecn)?;
+    let server = Host::new("server", SERVERS, args.ecn)?;
+    let slow = if args.scenario == Scenario::Asym { recipe.slowed() } else { recipe.clone() };
+    let taps = (client.plug_in()?, server.plug_in()?);
+    let mut bottleneck = Bottleneck::start(taps.0, taps.1, [&slow, recipe], args.rtt)?;
     client.address()?;
     server.address()?;
-    let pinging = Pinging::start(&client)?;
+    let (origin, began) = (Instant::now(), std::time::SystemTime::now());
+    let sensors = Sensors::start(args, &client, &server)?;
     let idle_ends = Instant::now() + IDLE;
     if progress.watch(interrupt, idle_ends, "idle", || 0) {
         return Ok(None);
     }
-    pinging.phase.set(Phase::WarmUp);
+    sensors.set(Phase::WarmUp);
     let loads = start_loads(args, &client, &server)?;
+    let counters: Vec<_> = loads.iter().flat_map(|(_, load)| load.counters()).collect();
+    let count = counters.len();
+    let sampler = Sampler::start(counters).context("cannot start a thread")?;
     let seconds = Duration::from_secs(args.seconds);
     let started = Instant::now();
     let warm_up = LONGEST_WARM_UP.min(seconds / 5);
@@ -171,14 +220,30 @@ fn run(
         return Ok(None);
     }
     let before = Reading::take(&mut bottleneck, &loads, [&client, &server])?;
-    pinging.phase.set(Phase::Loaded);
+    sensors.set(Phase::Loaded);
     let interrupted = progress.watch(interrupt, started + seconds, "measuring", received);
     let after = Reading::take(&mut bottleneck, &loads, [&client, &server])?;
-    pinging.phase.set(if interrupted { Phase::Over } else { Phase::Ending });
+    sensors.set(if interrupted { Phase::Over } else { Phase::Ending });
+    let rates = sampler.rates(count, origin);
+    let flows = flow_series(args.scenario, &loads, rates);
     progress.say("waiting for the last pings");
     drop(loads);
-    let pings = pinging.finish(interrupt)?;
-    Ok(Some(Run { interrupted, ..outcome(recipe, &before, &after, &pings) }))
+    let (pings, voice) = sensors.finish(interrupt)?;
+    let series = pings.iter().map(|(label, pings)| ping_series(label, pings, origin));
+    let marked = pings
+        .iter()
+        .skip(1)
+        .map(|(label, pings)| MarkedPing { label, ping_us: PingTimes::from(&pings.loaded) });
+    let Some((_, plain)) = pings.first() else { bail!("the ping stopped unexpectedly") };
+    Ok(Some(Run {
+        interrupted,
+        voice,
+        pings: marked.collect(),
+        series: series.chain(flows).collect(),
+        began,
+        loaded_from: series::seconds(before.at, origin),
+        ..outcome(recipe, &before, &after, plain)
+    }))
 }
 
 /// What lies between two readings.
@@ -189,6 +254,13 @@ fn outcome(recipe: &Recipe, before: &Reading, after: &Reading, pings: &Pings) ->
         let arrived = bytes(after)?.saturating_sub(bytes(before)?);
         Some(bit_rate(arrived, span))
     };
+    let class = |((class, after), (_, before)): (&(Class, u64), &(Class, u64))| ClassRate {
+        label: class.label,
+        direction: class.direction.name(),
+        flows: class.flows,
+        goodput_bit: bit_rate(after.saturating_sub(*before), span),
+    };
+    let classes = after.received.iter().zip(&before.received).map(class).collect();
     let [upload_bit, download_bit] = [Direction::Upload, Direction::Download].map(bits);
     Run {
         discipline: recipe.name(),
@@ -205,7 +277,53 @@ fn outcome(recipe: &Recipe, before: &Reading, after: &Reading, pings: &Pings) ->
         largest_burst_bytes: after.sample.largest_burst,
         measured_us: micros(span),
         interrupted: false,
+        round: 1,
+        classes,
+        pings: Vec::new(),
+        voice: None,
+        series: Vec::new(),
+        began: std::time::SystemTime::UNIX_EPOCH,
+        loaded_from: 0.0,
     }
+}
+
+fn ping_series(label: &str, pings: &Pings, origin: Instant) -> Series {
+    let name = match label {
+        "" => "Ping (ms) ICMP".to_owned(),
+        mark => format!("Ping (ms) UDP {mark}"),
+    };
+    let points = pings.points.iter().map(|&(at, rtt)| (series::seconds(at, origin), rtt));
+    let mut points: Vec<_> = points.collect();
+    // Answers may overtake each other.
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    Series { name, quantity: Quantity::Ping, points }
+}
+
+/// Every flow's rate under the name that flent has for it.
+fn flow_series(
+    scenario: Scenario,
+    loads: &[(Class, Load)],
+    rates: Vec<Vec<(f64, f64)>>,
+) -> Vec<Series> {
+    let mut numbers = [0, 0];
+    let flows = loads.iter().flat_map(|(class, load)| vec![*class; load.counters().len()]);
+    let named = |(class, points): (Class, Vec<(f64, f64)>)| {
+        let (quantity, number) = match class.direction {
+            Direction::Upload => (Quantity::Upload, &mut numbers[0]),
+            Direction::Download => (Quantity::Download, &mut numbers[1]),
+        };
+        *number += 1;
+        let way = class.direction.name();
+        let name = match scenario {
+            Scenario::Rrul if class.flows == 1 => format!("TCP {way} {}", class.label),
+            Scenario::Rrul => format!("TCP {way} {} {number}", class.label),
+            Scenario::Both if *number == 1 => format!("TCP {way} BE"),
+            Scenario::Both => format!("TCP {way} BE{number}"),
+            _ => format!("TCP {way}::{number}"),
+        };
+        Series { name, quantity, points }
+    };
+    flows.zip(rates).map(named).collect()
 }
 
 fn micros(span: Duration) -> u64 {
@@ -220,7 +338,7 @@ fn bit_rate(bytes: u64, span: Duration) -> u64 {
 /// All counters at one moment.
 struct Reading {
     at: Instant,
-    received: Vec<(Direction, u64)>,
+    received: Vec<(Class, u64)>,
     sample: Sample,
     ring_drops: u64,
 }
@@ -228,11 +346,11 @@ struct Reading {
 impl Reading {
     fn take(
         bottleneck: &mut Bottleneck,
-        loads: &[(Direction, Load)],
+        loads: &[(Class, Load)],
         hosts: [&Host; 2],
     ) -> anyhow::Result<Self> {
         let at = Instant::now();
-        let received = loads.iter().map(|(way, load)| (*way, load.received())).collect();
+        let received = loads.iter().map(|(class, load)| (*class, load.received())).collect();
         let sample = bottleneck.sample()?;
         let mut ring_drops = 0;
         for host in hosts {
@@ -242,31 +360,24 @@ impl Reading {
     }
 
     fn received(&self, direction: Direction) -> Option<u64> {
-        let of_direction = self.received.iter().find(|(way, _)| *way == direction);
-        of_direction.map(|(_, bytes)| *bytes)
+        let of_direction = self.received.iter().filter(|(class, _)| class.direction == direction);
+        of_direction.map(|(_, bytes)| *bytes).reduce(|sum, bytes| sum + bytes)
     }
 }
 
-fn start_loads(
-    args: &LabArgs,
-    client: &Host,
-    server: &Host,
-) -> anyhow::Result<Vec<(Direction, Load)>> {
-    let directions: &[Direction] = match args.scenario {
-        Scenario::Upload => &[Direction::Upload],
-        Scenario::Download => &[Direction::Download],
-        Scenario::Both => &[Direction::Upload, Direction::Download],
-    };
+fn start_loads(args: &LabArgs, client: &Host, server: &Host) -> anyhow::Result<Vec<(Class, Load)>> {
     let mut established = Vec::new();
-    for (direction, port) in directions.iter().zip(PORT..) {
-        let address = SocketAddr::from((SERVER, port));
+    for (class, port) in scenario::classes(args).into_iter().zip(PORT..) {
+        let address = SocketAddr::from((SERVERS[class.host], port));
         let listener = server.namespace.run(move || TcpListener::bind(address));
         let listener = listener.context("the server cannot listen")?;
-        let connect = || client.namespace.run(move || load::connect(address));
-        established.push((*direction, Flows::establish(args.flows, &listener, connect)?));
+        let from = CLIENTS[class.host];
+        let connect =
+            || client.namespace.run(move || load::connect(from, address, class.manner.dscp));
+        established.push((class, Flows::establish(class.flows, &listener, connect)?));
     }
-    let start = |(direction, flows): (Direction, Flows)| {
-        Ok::<_, LoadError>((direction, flows.start(direction, &args.cc)?))
+    let start = |(class, flows): (Class, Flows)| {
+        Ok::<_, LoadError>((class, flows.start(class.direction, &args.cc, class.manner)?))
     };
     Ok(established.into_iter().map(start).collect::<Result<_, _>>()?)
 }
@@ -274,17 +385,17 @@ fn start_loads(
 /// A network namespace with one device, whose wire we hold.
 struct Host {
     namespace: Namespace,
-    address: Ipv4Addr,
+    addresses: [Ipv4Addr; 2],
 }
 
 impl Host {
-    fn new(name: &str, address: Ipv4Addr, ecn: bool) -> anyhow::Result<Self> {
+    fn new(name: &str, addresses: [Ipv4Addr; 2], ecn: bool) -> anyhow::Result<Self> {
         let namespace = Namespace::new(name)?;
         if ecn {
             let ask = || std::fs::write("/proc/sys/net/ipv4/tcp_ecn", "1");
             namespace.run(ask).context("cannot switch ECN on (/proc/sys/net/ipv4/tcp_ecn)")?;
         }
-        Ok(Self { namespace, address })
+        Ok(Self { namespace, addresses })
     }
 
     fn plug_in(&self) -> anyhow::Result<Tap> {
@@ -295,7 +406,7 @@ impl Host {
     fn address(&self) -> anyhow::Result<()> {
         let options = LinkOptions {
             up: Some(true),
-            addresses: vec![(self.address.into(), PREFIX)],
+            addresses: self.addresses.map(|address| (address.into(), PREFIX)).into(),
             ..LinkOptions::default()
         };
         Ok(self.namespace.run(move || netlink::configure(DEVICE, &options))?)
@@ -308,6 +419,52 @@ impl Host {
     }
 }
 
+/// What feels the load.
+struct Sensors {
+    /// The one without a mark comes first.
+    pings: Vec<(&'static str, Pinging)>,
+    call: Option<Call>,
+}
+
+impl Sensors {
+    fn start(args: &LabArgs, client: &Host, server: &Host) -> anyhow::Result<Self> {
+        let mut pings = vec![("", Pinging::start(client, 0)?)];
+        for (label, dscp) in scenario::marked_pings(args.scenario) {
+            pings.push((label, Pinging::start(client, *dscp)?));
+        }
+        let voip = args.scenario == Scenario::Voip;
+        let call = voip.then(|| call(client, server)).transpose().context("cannot call")?;
+        Ok(Self { pings, call })
+    }
+
+    fn set(&self, phase: Phase) {
+        for (_, ping) in &self.pings {
+            ping.phase.set(phase);
+        }
+        if let Some(call) = &self.call {
+            call.set(phase);
+        }
+    }
+
+    fn finish(
+        self,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<(Vec<(&'static str, Pings)>, Option<Voice>)> {
+        let voice = self.call.map(Call::finish);
+        let pings = self.pings.into_iter();
+        let pings = pings.map(|(label, ping)| Ok((label, ping.finish(interrupt)?)));
+        Ok((pings.collect::<anyhow::Result<_>>()?, voice))
+    }
+}
+
+fn call(client: &Host, server: &Host) -> std::io::Result<Call> {
+    let to = server.namespace.run(|| UdpSocket::bind((SERVER, VOICE_PORT)))?;
+    let from = client.namespace.run(|| UdpSocket::bind((CLIENT, 0)))?;
+    rustix::net::sockopt::set_ip_tos(&from, scenario::VOICE << 2)?;
+    from.connect((SERVER, VOICE_PORT))?;
+    Call::start(from, to)
+}
+
 /// A ping on a thread of its own; it stops when dropped.
 struct Pinging {
     phase: Arc<PhaseCell>,
@@ -316,10 +473,10 @@ struct Pinging {
 
 impl Pinging {
     /// Starts once a first echo came back.
-    fn start(client: &Host) -> anyhow::Result<Self> {
+    fn start(client: &Host, dscp: u8) -> anyhow::Result<Self> {
         let mut ping = client
             .namespace
-            .run(|| Ping::open(SERVER))
+            .run(move || Ping::open(SERVER)?.marked(dscp))
             .context("cannot open a raw socket to ping with")?;
         if !ping.reaches(PATIENCE).context("cannot ping")? {
             bail!("no ping came back through the bottleneck; is its rate too low for this?");

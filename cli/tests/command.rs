@@ -38,7 +38,7 @@ fn stderr(output: &Output) -> String {
 }
 
 /// Starts the command inside.
-fn started(namespace: &Namespace, args: &'static [&'static str]) -> Child {
+fn started(namespace: &Namespace, args: &[&str]) -> Child {
     namespace.run(|| ucake(args).spawn()).expect("the binary was built")
 }
 
@@ -82,6 +82,8 @@ fn bad_usage_is_told_from_refusal() {
         &["run", "packet:a-name-that-is-too-long", "tap:b"],
         &["lab", "--rate", "5m"],
         &["lab", "--scenario", "sideways"],
+        &["lab", "--repeat", "0"],
+        &["lab", "--cake", "bestefort"],
         &["shape"],
         &[],
     ];
@@ -90,7 +92,13 @@ fn bad_usage_is_told_from_refusal() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
         assert!(output.stdout.is_empty(), "{args:?}");
     }
-    for args in [&["lab", "--cc", "nosuch"][..], &["lab", "--json", "/nonexistent/file"]] {
+    let refused = [
+        &["lab", "--cc", "nosuch"][..],
+        &["lab", "--json", "/nonexistent/file"],
+        &["lab", "--svg", "/nonexistent/file"],
+        &["lab", "--flent", "/nonexistent/file"],
+    ];
+    for args in refused {
         let output = finished(args);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {}", stderr(&output));
         assert_eq!(stderr(&output).lines().count(), 1, "{args:?}: {}", stderr(&output));
@@ -151,6 +159,64 @@ fn the_laboratory_shows_the_disease_and_the_cure() {
     }
     let p50 = |run: &Json| run["ping_us"]["p50"].as_u64();
     assert!(p50(fifo) > p50(cake), "{report}");
+}
+
+/// What `ucake lab --scenario` finds in two seconds for each discipline, `more` being said, too.
+fn scenario(namespace: &Namespace, name: &str, more: &[&str]) -> Json {
+    let mut args = vec!["lab", "--scenario", name, "--seconds", "2", "--json", "-"];
+    args.extend(more);
+    let output = ended_within(Duration::from_secs(60), started(namespace, &args));
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON and nothing else")
+}
+
+#[test]
+fn scenarios_measure_what_they_are_for() {
+    let Some(namespace) = stage() else { return };
+    let report = scenario(&namespace, "hosts", &["--cake", "dual-srchost"]);
+    let share = |run: usize, class: usize| {
+        report["runs"][run]["classes"][class]["goodput_bit"].as_f64().expect("a number")
+    };
+    assert!((0.6..1.6).contains(&(share(1, 0) / share(1, 1))), "{report}");
+    let report = scenario(&namespace, "rrul", &["--cake", "diffserv4"]);
+    let run = &report["runs"][1];
+    assert_eq!(run["classes"].as_array().map(Vec::len), Some(8), "{run}");
+    assert_eq!(run["pings"].as_array().map(Vec::len), Some(3), "{run}");
+    let report = scenario(&namespace, "voip", &[]);
+    let call = &report["runs"][1]["voice"];
+    assert!(call["sent"].as_u64() > Some(50) && call["lost"].as_u64() < Some(10), "{call}");
+    assert!(call["p50_us"].as_u64() >= Some(10_000), "half of the path: {call}");
+    let report = scenario(&namespace, "small", &[]);
+    assert!(report["runs"][1]["goodput_bit"].as_u64() > Some(1_000_000), "{report}");
+}
+
+#[test]
+fn a_run_is_drawn_and_written_for_flent() {
+    let Some(namespace) = stage() else { return };
+    let directory = std::env::temp_dir().join(format!("ucake-lab-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let file = |name: &str| directory.join(name).to_str().expect("a path of ours").to_owned();
+    let [svg, flent] = [file("x.svg"), file("x.flent.gz")];
+    let more = ["--repeat", "2", "--svg", &svg, "--flent", &flent];
+    let report = scenario(&namespace, "asym", &more);
+    let order: Vec<_> = report["runs"].as_array().into_iter().flatten().collect();
+    let order: Vec<_> = order.iter().filter_map(|run| run["discipline"].as_str()).collect();
+    assert_eq!(order, ["fifo", "cake", "cake ack-filter"].repeat(2));
+    assert_eq!(report["medians"][2]["rounds"], 2);
+    let packed = std::fs::File::open(file("x-5-cake.flent.gz")).expect("it is written");
+    let data: Json =
+        serde_json::from_reader(flate2::read::GzDecoder::new(packed)).expect("JSON in gzip");
+    assert_eq!((&data["version"], &data["metadata"]["NAME"]), (&4.into(), &"tcp_ndown".into()));
+    let steps = data["x_values"].as_array().map(Vec::len);
+    for name in ["Ping (ms) ICMP", "TCP download::1", "TCP download sum"] {
+        assert_eq!(data["results"][name].as_array().map(Vec::len), steps, "{name}");
+    }
+    let picture = std::fs::read_to_string(&svg).expect("it is written");
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+    for part in ["ping (ms)", "goodput (Mbit/s)", "cake ack-filter"] {
+        assert!(picture.contains(part), "{part}");
+    }
+    std::fs::remove_dir_all(directory).expect("our directory");
 }
 
 fn ended_within(patience: Duration, child: Child) -> Output {

@@ -43,6 +43,18 @@ impl Recipe {
         }
     }
 
+    /// The same at a rate 50 times as low, as the slow side of a line.
+    pub(super) fn slowed(&self) -> Self {
+        let slow = |rate: Option<Rate>| rate.map(|rate| Rate::from_bits((rate.bits() / 50).max(8)));
+        match self {
+            Self::Fifo(config) => Self::Fifo(FifoConfig { rate: slow(config.rate), ..*config }),
+            Self::Cake(config, words) => {
+                let bandwidth = slow(config.bandwidth);
+                Self::Cake(Box::new(Config { bandwidth, ..**config }), words.clone())
+            }
+        }
+    }
+
     /// The rate it shapes to.
     pub(super) fn rate(&self) -> Option<Rate> {
         match self {
@@ -158,15 +170,20 @@ pub(super) struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// Puts `recipe` between two taps, each way, with half of `rtt` behind it each way.
-    pub(super) fn start(lan: Tap, wan: Tap, recipe: &Recipe, rtt: Span) -> anyhow::Result<Self> {
+    /// Puts `up` and `down` between two taps, with half of `rtt` behind it each way.
+    pub(super) fn start(
+        lan: Tap,
+        wan: Tap,
+        [up, down]: [&Recipe; 2],
+        rtt: Span,
+    ) -> anyhow::Result<Self> {
         let (commands, mut inbox) = tokio_mpsc::channel(4);
         let (report, ready) = mpsc::channel();
-        let recipe = recipe.clone();
+        let (up, down) = (up.clone(), down.clone());
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(async {
-                let (mut bridge, mut timer) = bridge(lan, wan, &recipe, rtt)?;
+                let (mut bridge, mut timer) = bridge(lan, wan, [&up, &down], rtt)?;
                 // Whoever asked may have given up.
                 let _ = report.send(());
                 driver::run(&mut bridge, &mut timer, &mut inbox).await?;
@@ -220,13 +237,14 @@ impl Drop for Bottleneck {
 fn bridge(
     lan: Tap,
     wan: Tap,
-    recipe: &Recipe,
+    [up, down]: [&Recipe; 2],
     rtt: Span,
 ) -> anyhow::Result<(Bridge<Queue>, Timer)> {
     let timer = Timer::new().context("cannot make a timer")?;
     let half = Span::from_nanos(rtt.nanos() / 2);
-    let [lan, wan] = [lan, wan].map(|tap| behind(tap, recipe.rate(), half));
-    let bridge = Bridge::new(lan?, wan?, Queue::new(recipe), Queue::new(recipe));
+    let lan = behind(lan, up.rate(), half)?;
+    let wan = behind(wan, down.rate(), half)?;
+    let bridge = Bridge::new(lan, wan, Queue::new(up), Queue::new(down));
     Ok((bridge.with_hash_key(crate::secret().hash_key), timer))
 }
 

@@ -6,14 +6,16 @@
 //! Left out: flows that come and go, think times, rates.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::{set_socket_linger, set_tcp_congestion};
+use rustix::net::sockopt::{
+    Timeout, set_ip_tos, set_socket_linger, set_socket_timeout, set_tcp_congestion,
+};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 /// Bytes of one write: enough for the kernel to make full superpackets.
@@ -30,6 +32,39 @@ pub(crate) enum Direction {
     Upload,
     /// From the server to the client.
     Download,
+}
+
+/// How a sender sends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner {
+    /// The mark of what it sends (RFC 2474).
+    pub(crate) dscp: u8,
+    /// Bytes of one write.
+    pub(crate) write: usize,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self { dscp: 0, write: WRITE }
+    }
+}
+
+impl Manner {
+    /// Small writes are of use only if they leave at once.
+    fn apply(self, sender: &TcpStream) -> io::Result<()> {
+        set_ip_tos(sender, self.dscp << 2)?;
+        sender.set_nodelay(self.write < WRITE)
+    }
+}
+
+impl Direction {
+    /// In a word.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Upload => "upload",
+            Self::Download => "download",
+        }
+    }
 }
 
 /// Connections that are there and silent.
@@ -93,29 +128,43 @@ impl Flows {
     }
 
     /// Opens the throttle: as many threads send and receive as there are connections.
-    pub(crate) fn start(self, direction: Direction, congestion: &str) -> Result<Load, LoadError> {
+    pub(crate) fn start(
+        self,
+        direction: Direction,
+        congestion: &str,
+        manner: Manner,
+    ) -> Result<Load, LoadError> {
         let (senders, receivers) = match direction {
             Direction::Upload => (self.clients, self.servers),
             Direction::Download => (self.servers, self.clients),
         };
         for sender in &senders {
             use_congestion(sender, congestion)?;
+            manner.apply(sender).map_err(LoadError::Accept)?;
         }
-        let mut load = Load { received: Arc::default(), sockets: Vec::new(), threads: Vec::new() };
+        let mut load = Load { received: Vec::new(), sockets: Vec::new(), threads: Vec::new() };
         for receiver in receivers {
-            let received = Arc::clone(&load.received);
+            let received = Arc::<AtomicU64>::default();
+            load.received.push(Arc::clone(&received));
             load.work(receiver, "receiver", move |socket| receive(socket, &received))?;
         }
         for sender in senders {
-            load.work(sender, "sender", send)?;
+            load.work(sender, "sender", move |socket| send(socket, manner.write))?;
         }
         Ok(load)
     }
 }
 
-/// Connects within [`PATIENCE`].
-pub(crate) fn connect(address: SocketAddr) -> io::Result<TcpStream> {
-    TcpStream::connect_timeout(&address, PATIENCE)
+/// Connects within [`PATIENCE`], from an address of its own choice.
+pub(crate) fn connect(from: Ipv4Addr, to: SocketAddr, dscp: u8) -> io::Result<TcpStream> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_ip_tos(&socket, dscp << 2)?;
+    // The kernel takes it for the time that connecting may take, too.
+    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+    rustix::net::bind(&socket, &SocketAddr::from((from, 0)))?;
+    rustix::net::connect(&socket, &to)?;
+    set_socket_timeout(&socket, Timeout::Send, None)?;
+    Ok(socket.into())
 }
 
 fn accept(count: usize, listener: &TcpListener) -> io::Result<Vec<TcpStream>> {
@@ -159,7 +208,7 @@ fn use_congestion(socket: impl AsFd, name: &str) -> Result<(), LoadError> {
 /// A load that is on until it is stopped or dropped.
 #[derive(Debug)]
 pub(crate) struct Load {
-    received: Arc<AtomicU64>,
+    received: Vec<Arc<AtomicU64>>,
     sockets: Vec<TcpStream>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -167,7 +216,12 @@ pub(crate) struct Load {
 impl Load {
     /// Bytes that receivers have read so far.
     pub(crate) fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
+        self.received.iter().map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The same per flow, to be read while it goes on.
+    pub(crate) fn counters(&self) -> Vec<Arc<AtomicU64>> {
+        self.received.clone()
     }
 
     fn work(
@@ -200,8 +254,8 @@ impl Drop for Load {
 }
 
 /// Writes until the connection ends.
-fn send(mut socket: TcpStream) {
-    let bytes = vec![0x5a; WRITE];
+fn send(mut socket: TcpStream, write: usize) {
+    let bytes = vec![0x5a; write];
     while socket.write_all(&bytes).is_ok() {}
 }
 
@@ -227,13 +281,16 @@ mod tests {
     fn flows(count: usize) -> Flows {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
-        Flows::establish(count, &listener, || connect(address)).expect("loopback works")
+        Flows::establish(count, &listener, || connect(Ipv4Addr::LOCALHOST, address, 0))
+            .expect("loopback works")
     }
 
     #[test]
     fn bytes_flow_either_way_and_stop_at_once() {
         for direction in [Direction::Upload, Direction::Download] {
-            let load = flows(3).start(direction, "reno").expect("every kernel has reno");
+            let load = flows(3)
+                .start(direction, "reno", Manner::default())
+                .expect("every kernel has reno");
             let deadline = Instant::now() + Duration::from_secs(10);
             while load.received() < 10_000_000 && Instant::now() < deadline {
                 thread::sleep(Duration::from_millis(5));
@@ -249,7 +306,9 @@ mod tests {
     fn an_unknown_congestion_control_is_named_with_those_there_are() {
         assert!(check_congestion("reno").is_ok());
         assert!(check_congestion("nosuch").is_err());
-        let error = flows(1).start(Direction::Upload, "nosuch").expect_err("there is none");
+        let error = flows(1)
+            .start(Direction::Upload, "nosuch", Manner::default())
+            .expect_err("there is none");
         let message = error.to_string();
         assert!(message.contains("\"nosuch\"") && message.contains("reno"), "{message}");
     }

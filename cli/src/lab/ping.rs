@@ -58,7 +58,7 @@ impl PhaseCell {
         self.0.store(phase as u8, Ordering::Relaxed);
     }
 
-    fn phase(&self) -> Phase {
+    pub(super) fn phase(&self) -> Phase {
         match self.0.load(Ordering::Relaxed) {
             0 => Phase::Idle,
             1 => Phase::WarmUp,
@@ -98,6 +98,8 @@ pub(crate) struct Pings {
     pub(crate) idle: Rtts,
     /// While the load was on.
     pub(crate) loaded: Rtts,
+    /// When each answered echo of any phase was sent, and its time in milliseconds.
+    pub(crate) points: Vec<(Instant, f64)>,
 }
 
 /// An echo on its way.
@@ -136,9 +138,16 @@ impl Ping {
             id: u16::try_from(id).unwrap_or(1),
             pending: BTreeMap::new(),
             next: 0,
-            found: Pings { idle: Rtts::new(), loaded: Rtts::new() },
+            found: Pings { idle: Rtts::new(), loaded: Rtts::new(), points: Vec::new() },
             slowest: Duration::ZERO,
         })
+    }
+
+    /// The same with another DSCP (RFC 2474), told apart from others of this process by it.
+    pub(crate) fn marked(mut self, dscp: u8) -> io::Result<Self> {
+        rustix::net::sockopt::set_ip_tos(&self.socket, dscp << 2)?;
+        self.id ^= u16::from(dscp) << 8;
+        Ok(self)
     }
 
     /// Sends one echo and waits for its answer; an answer of any earlier one will do.
@@ -148,6 +157,8 @@ impl Ping {
         while !self.pending.is_empty() && Instant::now() < deadline {
             self.receive_until(deadline.min(Instant::now() + GAP))?;
         }
+        // The first one also waits for ARP.
+        self.found.points.clear();
         Ok(self.pending.is_empty())
     }
 
@@ -250,6 +261,7 @@ impl Ping {
         let Some(echo) = self.pending.remove(&number) else { return };
         let rtt = now.saturating_duration_since(echo.sent_at);
         self.slowest = self.slowest.max(rtt);
+        self.found.points.push((echo.sent_at, rtt.as_secs_f64() * 1e3));
         let micros = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).clamp(1, LONGEST_RTT);
         if let Some(rtts) = self.rtts(echo.phase) {
             rtts.times.saturating_record(micros);
