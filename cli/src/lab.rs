@@ -426,6 +426,9 @@ struct Sensors {
     call: Option<Call>,
 }
 
+/// Pings by their mark, and what a call was like.
+type Felt = (Vec<(&'static str, Pings)>, Option<Voice>);
+
 impl Sensors {
     fn start(args: &LabArgs, client: &Host, server: &Host) -> anyhow::Result<Self> {
         let mut pings = vec![("", Pinging::start(client, 0)?)];
@@ -446,10 +449,7 @@ impl Sensors {
         }
     }
 
-    fn finish(
-        self,
-        interrupt: &Interrupt,
-    ) -> anyhow::Result<(Vec<(&'static str, Pings)>, Option<Voice>)> {
+    fn finish(self, interrupt: &Interrupt) -> anyhow::Result<Felt> {
         let voice = self.call.map(Call::finish);
         let pings = self.pings.into_iter();
         let pings = pings.map(|(label, ping)| Ok((label, ping.finish(interrupt)?)));

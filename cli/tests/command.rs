@@ -39,7 +39,8 @@ fn stderr(output: &Output) -> String {
 
 /// Starts the command inside.
 fn started(namespace: &Namespace, args: &[&str]) -> Child {
-    namespace.run(|| ucake(args).spawn()).expect("the binary was built")
+    let mut command = ucake(args);
+    namespace.run(move || command.spawn()).expect("the binary was built")
 }
 
 /// Waits until there is such a device.

@@ -63,7 +63,7 @@ fn panels(svg: &mut String, runs: &[Run], scenario: &str) -> Outcome {
     let fastest = largest(&rates, |point| point.1).max(0.1);
     let labels = Labels { title: "Goodput over time", x: "time (s)", y: "goodput (Mbit/s)" };
     panel(rate, &labels, 0.0..end, 0.0..fastest * 1.1, &rates)?;
-    let shares = lines(runs, |run| distribution(run));
+    let shares = lines(runs, distribution);
     let labels = Labels {
         title: "Distribution of ping under load",
         x: "ping (ms)",

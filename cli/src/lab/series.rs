@@ -28,11 +28,14 @@ pub(super) struct Series {
     pub(super) points: Vec<(f64, f64)>,
 }
 
+/// What all counters were, and when.
+type Look = (Instant, Vec<u64>);
+
 /// Looks at counters of bytes until it is stopped or dropped.
 #[derive(Debug)]
 pub(super) struct Sampler {
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Vec<(Instant, Vec<u64>)>>>,
+    thread: Option<JoinHandle<Vec<Look>>>,
 }
 
 impl Sampler {
@@ -71,7 +74,7 @@ impl Sampler {
         (0..counters).map(rate).collect()
     }
 
-    fn end(&mut self) -> Vec<(Instant, Vec<u64>)> {
+    fn end(&mut self) -> Vec<Look> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
