@@ -211,7 +211,8 @@ impl Desk {
             .map_err(|error| Refusal::new(Class::Words, error.to_string()))?;
         refuse_nat(&change, self.conntrack)?;
         let mut line = self.line.lock().await;
-        let next_handle = line.next_handle;
+        let used: Vec<u16> = line.see(false).await?.shown.iter().map(|one| one.handle).collect();
+        let next_handle = free(line.next_handle, &used);
         let command = egress::Command {
             verb: order.verb,
             handle: order.handle,
@@ -234,6 +235,12 @@ fn refuse_nat(change: &Change, conntrack: bool) -> Result<(), Refusal> {
         return Err(Refusal::new(Class::State, egress::StateError::NoConntrack.to_string()));
     }
     Ok(())
+}
+
+/// The first handle from `first` on that is not among those in use: a file that is read again gives some out as well.
+fn free(first: u16, used: &[u16]) -> u16 {
+    let all = std::iter::successors(Some(first), |handle| Some(following(*handle)));
+    all.take(OWN_HANDLES.len()).find(|handle| !used.contains(handle)).unwrap_or(first)
 }
 
 /// The handle to give out after `handle`.
@@ -340,5 +347,7 @@ mod tests {
     fn handles_go_round_among_those_of_our_own() {
         assert_eq!(following(0x8003), 0x8004);
         assert_eq!(following(0xffff), 0x8001);
+        assert_eq!(free(0x8003, &[0x8001, 0x8002]), 0x8003);
+        assert_eq!(free(0xfffe, &[0xffff, 0xfffe, 0x8001]), 0x8002);
     }
 }
