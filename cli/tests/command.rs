@@ -268,9 +268,9 @@ fn run_shapes_prints_and_stops_as_told() {
 }
 
 #[test]
-fn a_device_removed_while_running_is_named() {
+fn a_device_removed_while_nobody_supervises_is_named() {
     let Some(namespace) = stage() else { return };
-    let child = started(&namespace, &["run", "tap:lan0", "tap:wan0"]);
+    let child = started(&namespace, &["run", "tap:lan0", "tap:wan0", "--no-supervisor"]);
     await_device(&namespace, "wan0");
     thread::sleep(Duration::from_millis(300));
     namespace.run(|| netlink::delete("wan0")).expect("it is there");

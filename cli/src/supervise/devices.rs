@@ -158,7 +158,8 @@ impl Supervisor {
             Event::Resized { before, now } => {
                 warn!(%port, before, now, "the device has another mtu");
             }
-            Event::Moved => warn!(%port, "the device was moved to another network namespace"),
+            // Taps are made for that; of another device one is told that it is gone.
+            Event::Moved => info!(%port, "the device was moved to another network namespace"),
             Event::Down => warn!(%port, "the device is down, or its link"),
             // As soon as one is told that it is not, one wants to know.
             Event::Up { again: true } => warn!(%port, "the device is up again"),
