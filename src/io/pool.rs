@@ -135,7 +135,30 @@ impl Pool {
     /// # Errors
     /// Those of `read`.
     pub fn fill(&self, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<Fill> {
-        let mut slot = self.take(LARGEST);
+        self.fill_slot(LARGEST, read)
+    }
+
+    /// The same for a frame of which it is known that it has `len` bytes, the vnet header not counted: it is not moved
+    /// from a larger slot to the one it fits.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn fill_with(
+        &self,
+        len: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<Fill> {
+        // One byte is to be left, or it seems to have been cut short.
+        let fits = CLASSES.iter().position(|class| VnetHeader::LEN + len < class.size);
+        self.fill_slot(fits.unwrap_or(LARGEST), read)
+    }
+
+    fn fill_slot(
+        &self,
+        class: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<Fill> {
+        let mut slot = self.take(class);
         let bytes = &mut sole(&mut slot).bytes;
         let outcome = read(bytes);
         let room = bytes.len();
@@ -592,6 +615,29 @@ pub(in crate::io) mod tests {
 
     fn ecn_of(bytes: &[u8]) -> Ecn {
         Ecn::from_tos(bytes[15])
+    }
+
+    #[test]
+    fn a_frame_of_known_length_is_as_one_that_is_read() {
+        let pool = Pool::new();
+        for len in [14, 60, 200, 1514, 9000, 65_000] {
+            let mut frame = vec![0xaa; len];
+            frame[12..14].copy_from_slice(&[0x12, 0x34]);
+            let read = |room: &mut [u8]| {
+                let (head, rest) = room.split_at_mut(VnetHeader::LEN);
+                head.copy_from_slice(&VnetHeader::PLAIN.encode());
+                rest[..len].copy_from_slice(&frame);
+                Ok(VnetHeader::LEN + len)
+            };
+            let [known, unknown] = [pool.fill_with(len, read), pool.fill(read)].map(|fill| {
+                match fill.expect("it reads") {
+                    Fill::Frame(Received { frame, meta }) => (frame.bytes().to_vec(), meta),
+                    _ => panic!("{len} bytes are a frame"),
+                }
+            });
+            assert_eq!(known, unknown);
+            assert_eq!(known.0, frame);
+        }
     }
 
     #[test]

@@ -270,7 +270,7 @@ impl<W: Write, T: Tracer> Player<W, T> {
             return Ok(None);
         };
         let divides = self.divides;
-        let fill = self.pool.fill(|room| {
+        let fill = self.pool.fill_with(len, |room| {
             let end = VnetHeader::LEN + len;
             let (head, rest) = room.split_at_mut(VnetHeader::LEN);
             let (frame, missing) = rest[..len].split_at_mut(bytes.len());
