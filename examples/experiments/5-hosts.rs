@@ -1,8 +1,9 @@
 //! Experiment 5, hosts: who gets what when one host has one flow and another has many, in each isolation mode.
 //!
-//! `cargo run --release --example experiment-5-hosts`: in virtual time, the same everywhere. Senders are additive
+//! `cargo run --release --example experiment-5-hosts [-- --svg FILE]`: in virtual time, the same everywhere. Senders are additive
 //! increase, multiplicative decrease ([`Reno`]) at 50 ms; 10 Mbit/s; docs/EXPERIMENTS.md has the tables.
 
+use std::error::Error;
 use std::fmt::Write as _;
 
 use ucake::packet::Meta;
@@ -11,12 +12,26 @@ use ucake::sim::{Reno, Report, World, flow};
 use ucake::time::Span;
 use ucake::units::{FrameLen, Rate};
 
-fn main() {
+use chart::{Bar, Panel, Spread};
+
+#[allow(dead_code, reason = "other experiments use more of it")]
+mod chart;
+
+/// Flows of the second host.
+const MANY: u16 = 8;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
     print!("{}", tables());
+    match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => Ok(()),
+        ["--svg", file] => draw(file),
+        _ => Err("usage: experiment-5-hosts [--svg FILE]".into()),
+    }
 }
 
 pub(crate) fn tables() -> String {
-    one_against(8) + "\n" + &w()
+    one_against(MANY) + "\n" + &w()
 }
 
 /// Through one instance for two minutes.
@@ -31,13 +46,35 @@ fn run(isolation: Isolation, metas: impl IntoIterator<Item = Meta>) -> Report {
 }
 
 /// Host 1 has a flow, host 2 has `many`, each to a server of its own: Mbit/s of the hosts.
+fn hosts(isolation: Isolation, many: u16) -> [f64; 2] {
+    let pairs = (0..=many).map(|i| flow(i).between(1 + u32::from(i > 0), 100 + u32::from(i)));
+    let report = run(isolation, pairs);
+    let one = mbit(&report, 0);
+    [one, report.bits_per_second() / 1e6 - one]
+}
+
+fn draw(file: &str) -> Result<(), Box<dyn Error>> {
+    let shares = Isolation::ALL.map(|isolation| (isolation, hosts(isolation, MANY)));
+    let panel = |title: String, host: usize| Panel {
+        title,
+        bars: shares.iter().map(|(isolation, shares)| bar(*isolation, shares[host])).collect(),
+    };
+    let panels = [
+        panel("the host with 1 flow, Mbit/s".to_owned(), 0),
+        panel(format!("the host with {MANY}, Mbit/s"), 1),
+    ];
+    chart::bars(file, "Two hosts, 10 Mbit/s, 50 ms", &panels, 1)
+}
+
+fn bar(isolation: Isolation, mbit: f64) -> Bar {
+    let here = Spread::of(vec![mbit]);
+    Bar { name: isolation.name().to_owned(), published: None, linux: None, here }
+}
+
 fn one_against(many: u16) -> String {
     let mut table = format!("| isolation | host with 1 flow | host with {many} |\n|---|---|---|\n");
     for isolation in Isolation::ALL {
-        let pairs = (0..=many).map(|i| flow(i).between(1 + u32::from(i > 0), 100 + u32::from(i)));
-        let report = run(isolation, pairs);
-        let one = mbit(&report, 0);
-        let rest = report.bits_per_second() / 1e6 - one;
+        let [one, rest] = hosts(isolation, many);
         let _ = writeln!(table, "| {} | {one:.2} | {rest:.2} |", isolation.name());
     }
     table
