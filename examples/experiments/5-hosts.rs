@@ -14,7 +14,7 @@ use ucake::units::{FrameLen, Rate};
 
 use chart::{Bar, Panel, Spread};
 
-#[allow(dead_code, reason = "other experiments use more of it")]
+#[allow(dead_code, clippy::duplicate_mod, reason = "experiments use what they need of it")]
 mod chart;
 
 /// Flows of the second host.

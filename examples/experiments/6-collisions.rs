@@ -15,7 +15,7 @@ use ucake::qdisc::{Cake, Config, Diffserv, Discipline as _, Entropy};
 use ucake::sim::{BEGIN, SimFrame, flow};
 use ucake::units::{FrameLen, MemSize};
 
-#[allow(dead_code, reason = "other experiments use more of it")]
+#[allow(dead_code, clippy::duplicate_mod, reason = "experiments use what they need of it")]
 mod chart;
 
 /// Queues of either table.

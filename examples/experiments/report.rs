@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use chart::{Bar, Panel, Spread};
 
-#[allow(dead_code, reason = "other experiments use more of it")]
+#[allow(dead_code, clippy::duplicate_mod, reason = "experiments use what they need of it")]
 mod chart;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;

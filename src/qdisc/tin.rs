@@ -1,10 +1,11 @@
 //! A tin: one class of service with queues, hosts and a clock of its own.
 //!
 //! Problem: each class needs fairness, an AQM and a share, without knowing of the others.
-//! Source: spec §1 (hierarchy), §2.6 (derived parameters), §4 (isolation), §6.3 and §6.4 (which tin).
+//! Source: spec §1.2 and §1.3 (rounds, states of flows), §2.6 (derived parameters), §11.2 (averages).
 //! Law: a flow changes state only through [`Tin::set_state`], which keeps lists, counts and the hosts'
 //! bulk flows in step.
-//! Left out: memory, lengths and the instance's own clock (`qdisc::mod`).
+//! Left out: which tin is served (`choice`), whose flow it is (`hosts`); memory, lengths and the instance's own clock
+//! (`qdisc::mod`).
 
 use super::cobalt::{self, Blue};
 use super::config::{Config, Isolation};
@@ -21,6 +22,11 @@ use crate::packet::{FlowKey, Overrides};
 use crate::time::{Instant, Span};
 use crate::units::{FrameLen, Rate, WireLen};
 use slab::Slab;
+
+pub use choice::{choose_shaped, choose_unlimited};
+
+mod choice;
+mod hosts;
 
 /// Rounds below which granting them one by one is as quick, …
 const WORTH_GRANTING: u32 = 16;
@@ -509,124 +515,6 @@ impl Tin {
         self.sets.append(slot, list, self.accounts[slot]);
     }
 
-    /// Gives a flow the hosts with these hashes, or none for the time being.
-    fn assign_hosts(&mut self, slot: u16, hashes: Option<HostHashes>) {
-        // A shared queue may be bulk: its account moves from the hosts it had to those it gets.
-        let bulk = self.set(slot) == Set::Bulk;
-        if bulk {
-            self.leave_hosts(slot);
-        }
-        let hosts = hashes.map_or(Hosts::UNKNOWN, |hashes| self.hosts_with(hashes));
-        if self.accounts[slot].hosts != hosts {
-            self.accounts[slot].hosts = hosts;
-            if self.sets.is_old(slot) {
-                self.sets.old_mut().hosts_changed();
-            }
-        }
-        if bulk {
-            self.join_hosts(slot);
-        }
-    }
-
-    /// The entries of the hosts with these hashes.
-    fn hosts_with(&mut self, hashes: HostHashes) -> Hosts {
-        let mut hosts = Hosts { source: 0, destination: 0 };
-        if self.isolation.fair_by_source() {
-            hosts.source = self.sources.assign(hashes.source);
-        }
-        if self.isolation.fair_by_destination() {
-            hosts.destination = self.destinations.assign(hashes.destination);
-        }
-        hosts
-    }
-
-    fn join_hosts(&mut self, slot: u16) {
-        let hosts = self.accounts[slot].hosts;
-        if hosts == Hosts::UNKNOWN {
-            return;
-        }
-        if self.isolation.fair_by_source() {
-            self.sources.join(hosts.source);
-        }
-        if self.isolation.fair_by_destination() {
-            self.destinations.join(hosts.destination);
-        }
-    }
-
-    fn leave_hosts(&mut self, slot: u16) {
-        let hosts = self.accounts[slot].hosts;
-        if hosts == Hosts::UNKNOWN {
-            return;
-        }
-        if self.isolation.fair_by_source() {
-            self.sources.leave(hosts.source);
-        }
-        if self.isolation.fair_by_destination() {
-            self.destinations.leave(hosts.destination);
-        }
-    }
-
-    /// Bulk flows of a flow's source and destination host; 0 for a side that nobody is fair by.
-    pub(super) fn host_loads(&self, hosts: Hosts) -> (u16, u16) {
-        let (mut sources, mut destinations) = (0, 0);
-        if hosts == Hosts::UNKNOWN {
-            return (0, 0);
-        }
-        if self.isolation.fair_by_source() {
-            sources = self.sources.bulk_flows(hosts.source);
-        }
-        if self.isolation.fair_by_destination() {
-            destinations = self.destinations.bulk_flows(hosts.destination);
-        }
-        (sources, destinations)
-    }
-
-    /// Whether flows share by source host, by destination host.
-    #[cfg(test)]
-    pub(super) fn fair_by(&self) -> [bool; 2] {
-        [self.isolation.fair_by_source(), self.isolation.fair_by_destination()]
-    }
-
-    /// The quantum of a flow, divided by the load of its busier end (spec §4.6).
-    fn quantum(&self, slot: u16, dither: u16) -> i32 {
-        host::dithered(self.share_of(self.accounts[slot].hosts), dither)
-    }
-
-    /// The same before it is dithered, of a flow with these hosts.
-    fn share_of(&self, hosts: Hosts) -> u32 {
-        let (sources, destinations) = self.host_loads(hosts);
-        host::share(self.flow_quantum, sources.max(destinations))
-    }
-
-    /// Visits that end with a fresh quantum before one finds no debt.
-    fn rounds_until_served(&self) -> u32 {
-        let debt = self.deficit.min(0).unsigned_abs();
-        let quantum = u32::from(self.share.quantum.max(1));
-        // Of a packet, one or two.
-        match debt {
-            0 => 0,
-            _ if debt <= quantum => 1,
-            _ if debt <= 2 * quantum => 2,
-            _ => debt.div_ceil(quantum),
-        }
-    }
-
-    /// So many visits without being served: each gives a quantum, while there is nothing in hand.
-    fn pass_by(&mut self, visits: u32) {
-        if self.deficit > 0 {
-            return;
-        }
-        let (debt, quantum) = (self.deficit.unsigned_abs(), u32::from(self.share.quantum));
-        // Mostly each visit finds it in debt.
-        let worth = visits.saturating_mul(quantum);
-        let given = if debt >= worth.saturating_sub(quantum) {
-            worth
-        } else {
-            visits.min(debt / quantum.max(1) + 1) * quantum
-        };
-        self.deficit = self.deficit.saturating_add_unsigned(given);
-    }
-
     fn count_unresponsive(&mut self, blue: Blue) {
         match blue {
             Blue::Unchanged => {}
@@ -644,62 +532,6 @@ impl Delays {
         self.peak = ewma(self.peak, if sample > self.peak { 2 } else { 8 });
         self.base = ewma(self.base, if sample < self.base { 2 } else { 8 });
     }
-}
-
-/// The tin to serve while shaped (spec §6.3): the highest one on schedule, else the one that is due first.
-pub fn choose_shaped(tins: &[Tin], now: Instant) -> Option<u8> {
-    let mut best = None;
-    let mut best_ahead = Span::MAX;
-    for (index, tin) in (0..).zip(tins).filter(|(_, tin)| tin.has_flows()) {
-        let ahead = tin.clock.ahead(now);
-        if ahead <= Span::ZERO || ahead <= best_ahead {
-            best_ahead = ahead;
-            best = Some(index);
-        }
-    }
-    best
-}
-
-/// The tin to serve while unlimited (spec §6.4): deficit round robin from the one served last. The rounds
-/// are reckoned, not walked: after a superpacket of 64 kB some hundred of them would pass by.
-pub fn choose_unlimited(tins: &mut [Tin], current: u8) -> Option<u8> {
-    let tin = tins.get(usize::from(current))?;
-    if tin.deficit >= 0 && tin.has_flows() {
-        return Some(current);
-    }
-    let (rounds, chosen) = served_first(tins, current)?;
-    if rounds > 0 {
-        tins.iter_mut().for_each(|tin| tin.pass_by(rounds));
-    }
-    // Those between the two are visited once more.
-    if chosen > current {
-        between(tins, current, chosen).for_each(|tin| tin.pass_by(1));
-    } else if chosen < current {
-        between(tins, 0, chosen).for_each(|tin| tin.pass_by(1));
-        between(tins, current, u8::MAX).for_each(|tin| tin.pass_by(1));
-    }
-    Some(chosen)
-}
-
-/// The tins from one up to another, exclusive.
-fn between(tins: &mut [Tin], from: u8, to: u8) -> impl Iterator<Item = &mut Tin> {
-    tins.iter_mut().take(to.into()).skip(from.into())
-}
-
-/// The tin that is served after the fewest rounds, and those; of several, the first in turn.
-fn served_first(tins: &[Tin], current: u8) -> Option<(u32, u8)> {
-    let mut first: Option<(u32, u8)> = None;
-    for (index, tin) in (0..).zip(tins).filter(|(_, tin)| tin.has_flows()) {
-        let rounds = tin.rounds_until_served();
-        // Its turn comes before that of all with lower numbers, but for those which come before `current`.
-        let earlier = |(fewest, best): (u32, u8)| {
-            rounds < fewest || rounds == fewest && best < current && index >= current
-        };
-        if first.is_none_or(earlier) {
-            first = Some((rounds, index));
-        }
-    }
-    first
 }
 
 fn flow_quantum(threshold: Option<Rate>) -> u16 {
@@ -724,24 +556,6 @@ fn as_span(nanos: u64) -> Span {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    /// Spec §6.4 to the letter.
-    fn walked(tins: &mut [Tin], current: u8) -> Option<u8> {
-        if !tins.iter().any(Tin::has_flows) {
-            return None;
-        }
-        let mut index = usize::from(current);
-        loop {
-            let tin = &mut tins[index];
-            if tin.deficit >= 0 && tin.has_flows() {
-                return u8::try_from(index).ok();
-            }
-            if tin.deficit <= 0 {
-                tin.deficit += i32::from(tin.share.quantum);
-            }
-            index = (index + 1) % tins.len();
-        }
-    }
 
     /// Bulk flows that wait their turn with these deficits.
     fn with_old_flows(deficits: &[i32]) -> Tin {
@@ -838,30 +652,6 @@ mod tests {
             }
             prop_assert!(rounds == 0 || rounds >= WORTH_GRANTING - 1);
         }
-
-        #[test]
-        fn reckoned_rounds_are_those_walked(
-            tins in prop::collection::vec((-70_000..3_000_i32, 1..2_000_u16, any::<bool>()), 1..=8),
-            current in any::<prop::sample::Index>(),
-        ) {
-            let current = u8::try_from(current.index(tins.len())).expect("eight at most");
-            let mut walked_over: Vec<Tin> = tins
-                .into_iter()
-                .map(|(deficit, quantum, has_flows)| {
-                    let mut tin = Tin::new();
-                    (tin.deficit, tin.share.quantum) = (deficit, quantum);
-                    if has_flows {
-                        tin.sets.change(0, Set::Sparse);
-                    }
-                    tin
-                })
-                .collect();
-            let mut reckoned = walked_over.clone();
-            let chosen = walked(&mut walked_over, current);
-            prop_assert_eq!(choose_unlimited(&mut reckoned, current), chosen);
-            let deficits = |tins: &[Tin]| tins.iter().map(|tin| tin.deficit).collect::<Vec<_>>();
-            prop_assert_eq!(deficits(&reckoned), deficits(&walked_over));
-        }
     }
 
     #[test]
@@ -900,83 +690,16 @@ mod tests {
         assert_eq!(delays.peak, 2_500_000 - (2_500_000 >> 8));
     }
 
-    /// Tins that are shaped to 1 MB/s each, with a sparse flow and a clock so many microseconds ahead.
-    fn tins_ahead(ahead: &[i64], now: Instant) -> Vec<Tin> {
-        let tin = |&micros| {
-            let mut tin = Tin::new();
-            tin.clock.wake(now + Span::from_micros(micros));
-            tin.sets.change(0, Set::Sparse);
-            tin
-        };
-        ahead.iter().map(tin).collect()
-    }
-
-    #[test]
-    fn the_highest_tin_on_schedule_goes_else_the_one_that_is_due_first() {
-        let now = Instant::from_nanos(1_000_000_000);
-        let chosen = |ahead: &[i64]| choose_shaped(&tins_ahead(ahead, now), now);
-        assert_eq!(chosen(&[-50, -10, 30]), Some(1), "behind by more is no merit");
-        assert_eq!(chosen(&[20, 10, 30]), Some(1));
-        assert_eq!(chosen(&[-5, 10, 30]), Some(0), "a low tin on schedule, higher ones ahead");
-    }
-
-    #[test]
-    fn of_equal_clocks_the_higher_tin_goes() {
-        let now = Instant::from_nanos(1_000_000_000);
-        let chosen = |ahead: &[i64]| choose_shaped(&tins_ahead(ahead, now), now);
-        assert_eq!(chosen(&[10, 10, 10]), Some(2));
-        assert_eq!(chosen(&[-10, -10, 0]), Some(2));
-    }
-
-    #[test]
-    fn decaying_flows_do_not_make_a_tin_eligible() {
-        let now = Instant::from_nanos(1_000_000_000);
-        let mut tins = tins_ahead(&[0, 0], now);
-        tins[1].sets.change(0, Set::Decaying);
-        assert_eq!(choose_shaped(&tins, now), Some(0));
-        assert_eq!(choose_unlimited(&mut tins, 1), Some(0));
-        tins[0].sets.change(0, Set::Decaying);
-        assert_eq!(choose_shaped(&tins, now), None);
-        assert_eq!(choose_unlimited(&mut tins, 0), None);
-    }
-
     /// A flow with `hash` of source `host` sends and becomes bulk.
-    fn bulk(tin: &mut Tin, hash: u32, host: u32) -> u16 {
+    pub(super) fn bulk(tin: &mut Tin, hash: u32, host: u32) -> u16 {
         let slot = arrive(tin, hash, host);
         tin.move_to(slot, List::Old);
         tin.set_state(slot, Set::Bulk);
         slot
     }
 
-    fn arrive(tin: &mut Tin, hash: u32, host: u32) -> u16 {
+    pub(super) fn arrive(tin: &mut Tin, hash: u32, host: u32) -> u16 {
         tin.settle(|| hash, || Some(HostHashes { source: host, destination: 9 }))
-    }
-
-    #[test]
-    fn a_collision_moves_the_queues_account_to_the_newcomers_hosts() {
-        let mut tin = Tin::new();
-        let slots: Vec<u16> = (0..8).map(|i| bulk(&mut tin, 16 + i * 1024, 100)).collect();
-        assert_eq!(tin.host_loads(tin.account(slots[0]).hosts), (8, 8));
-        let shared = arrive(&mut tin, 16 + 8 * 1024, 200);
-        assert_eq!(shared, slots[0]);
-        assert_eq!(
-            tin.host_loads(tin.account(shared).hosts),
-            (1, 8),
-            "another source, the same destination"
-        );
-        assert_eq!(tin.host_loads(tin.account(slots[1]).hosts), (7, 8));
-    }
-
-    #[test]
-    fn a_flow_that_resumes_gets_its_hosts_again() {
-        let mut tin = Tin::new();
-        let slot = arrive(&mut tin, 5, 100);
-        let entry = tin.account(slot).hosts.source;
-        // Nobody counts on the entry, so that another host may take it over.
-        let other = bulk(&mut tin, 6, 100 + 1024);
-        assert_eq!(tin.account(other).hosts.source, entry);
-        assert_eq!(arrive(&mut tin, 5, 100), slot, "the same queue, its tag still there");
-        assert_ne!(tin.account(slot).hosts.source, entry, "and its host is not the other one");
     }
 
     #[test]
