@@ -1,8 +1,9 @@
 //! Experiments 1 to 5: what was measured beside what was published, as a table and as a picture.
 //!
-//! `experiment-report NAME RESULTS [--svg FILE]`: the scripts beside this file run it, and docs/EXPERIMENTS.md has what it
+//! `experiment-report NAME RESULTS [--most-stolen PERCENT] [--svg FILE]`: the scripts beside this file run it, and docs/EXPERIMENTS.md has what it
 //! prints. NAME says which experiment; RESULTS is what its benchmark (`--json`) or `tests/flent/run --json` wrote. Bars are
-//! medians of the rounds, with lines from the least to the most.
+//! medians of the rounds, with lines from the least to the most. Rounds of which others on the same hardware took more than
+//! PERCENT of the processors' time are left out: they measure the others.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -18,33 +19,38 @@ mod chart;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const USAGE: &str = "usage: experiment-report split|near|doorbell|small|shares-10|shares-1|voip|acks \
-                     RESULTS [--svg FILE]";
+                     RESULTS [--most-stolen PERCENT] [--svg FILE]";
 /// Flows of flent's rrul, as flent names their marks.
 const FLOWS: [&str; 4] = ["BE", "BK", "CS5", "EF"];
 /// Its pings.
 const PINGS: [&str; 4] = ["ICMP", "UDP BE", "UDP BK", "UDP EF"];
 
 fn main() -> Outcome<()> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let (name, results, svg) = match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [name, results] => (*name, *results, None),
-        [name, results, "--svg", file] => (*name, *results, Some(*file)),
-        _ => return Err(USAGE.into()),
-    };
-    let text = fs::read_to_string(results).map_err(|error| format!("{results}: {error}"))?;
-    let (title, columns, panels) = match name {
+    let mut words = std::env::args().skip(1);
+    let (name, results) = words.next().zip(words.next()).ok_or(USAGE)?;
+    let (mut svg, mut most_stolen) = (None, f64::MAX);
+    while let Some(option) = words.next() {
+        match (&*option, words.next()) {
+            ("--svg", Some(file)) => svg = Some(file),
+            ("--most-stolen", Some(percent)) => most_stolen = percent.parse()?,
+            _ => return Err(USAGE.into()),
+        }
+    }
+    let text = fs::read_to_string(&results).map_err(|error| format!("{results}: {error}"))?;
+    let rounds = || Rounds::read(&text, most_stolen);
+    let (title, columns, panels) = match &*name {
         "split" => ("CAKE without a rate, a device of 1 Gbit/s, 4 uploads", 2, split(&text)?),
         "near" => ("4 uploads at 500 Mbit/s, both ends near", 2, near(&text)?),
         "doorbell" => ("UDP in frames of 64 bytes", 2, doorbell(&text)?),
         "small" => ("Small writes with TCP_NODELAY", 2, small(&text)?),
-        "shares-10" => ("rrul, 10 Mbit/s up and down, 50 ms", 3, even(&Rounds::read(&text)?)),
-        "shares-1" => ("rrul, 1 Mbit/s up, 10 down, 50 ms", 3, uneven(&Rounds::read(&text)?)),
-        "voip" => ("32 uploads and a stream, 10 Mbit/s, 50 ms", 2, voip(&Rounds::read(&text)?)),
-        "acks" => ("rrul_be, 100 Mbit/s down, 2 up, 50 ms", 3, acks(&Rounds::read(&text)?)),
+        "shares-10" => ("rrul, 10 Mbit/s up and down, 50 ms", 3, even(&rounds()?)),
+        "shares-1" => ("rrul, 1 Mbit/s up, 10 down, 50 ms", 3, uneven(&rounds()?)),
+        "voip" => ("32 uploads and a stream, 10 Mbit/s, 50 ms", 2, voip(&rounds()?)),
+        "acks" => ("rrul_be, 100 Mbit/s down, 2 up, 50 ms", 3, acks(&rounds()?)),
         _ => return Err(USAGE.into()),
     };
     print!("{}", if name.starts_with("shares") { joined(&panels) } else { one_by_one(&panels) });
-    svg.map_or(Ok(()), |file| chart::bars(file, title, &panels, columns))
+    svg.map_or(Ok(()), |file| chart::bars(&file, title, &panels, columns))
 }
 
 /// A line for each bar.
@@ -195,10 +201,13 @@ fn small(text: &str) -> Outcome<Vec<Panel>> {
 struct Rounds(BTreeMap<String, Vec<Value>>);
 
 impl Rounds {
-    fn read(text: &str) -> Outcome<Self> {
+    fn read(text: &str, most_stolen: f64) -> Outcome<Self> {
         let mut all = BTreeMap::<_, Vec<Value>>::new();
         for line in text.lines() {
             let mut line: Value = serde_json::from_str(line)?;
+            if line["stolen"].as_f64().is_some_and(|stolen| stolen > most_stolen) {
+                continue;
+            }
             let title = line["title"].as_str().unwrap_or_default().to_owned();
             all.entry(title).or_default().push(line["series"].take());
         }
