@@ -17,6 +17,8 @@ mod progress;
 mod report;
 mod scenario;
 mod series;
+mod summary;
+mod table;
 mod voice;
 
 use std::fs::File;
