@@ -43,10 +43,9 @@ impl Summary {
     pub(super) fn of(runs: &[&Run]) -> Option<Self> {
         let first = runs.first()?;
         let spread = |of: fn(&Run) -> u64| {
-            let mut values: Vec<u64> = runs.iter().map(|run| of(run)).collect();
-            values.sort_unstable();
-            let (min, max) = (values.first().copied()?, values.last().copied()?);
-            Some(Spread { median: values[values.len() / 2], min, max })
+            let values = || runs.iter().map(|run| of(run));
+            let (min, max) = (values().min()?, values().max()?);
+            Some(Spread { median: middle(values())?, min, max })
         };
         Some(Self {
             discipline: first.discipline.clone(),
@@ -58,13 +57,18 @@ impl Summary {
     }
 }
 
+/// The median; of an even number of values the mean of the two in the middle, rounded down.
+fn middle(values: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut sorted: Vec<u64> = values.collect();
+    sorted.sort_unstable();
+    let upper = *sorted.get(sorted.len() / 2)?;
+    let lower = *sorted.get((sorted.len() - 1) / 2)?;
+    Some(lower.midpoint(upper))
+}
+
 /// A run that has the median of each number of `runs`.
 pub(super) fn median(runs: &[&Run]) -> Option<Run> {
-    let middle = |of: &dyn Fn(&Run) -> u64| {
-        let mut values: Vec<u64> = runs.iter().map(|run| of(run)).collect();
-        values.sort_unstable();
-        values.get(values.len() / 2).copied().unwrap_or(0)
-    };
+    let middle = |of: &dyn Fn(&Run) -> u64| middle(runs.iter().map(|run| of(run))).unwrap_or(0);
     let times = |of: &dyn Fn(&Run) -> PingTimes| PingTimes {
         count: middle(&|run| of(run).count),
         lost: middle(&|run| of(run).lost),
@@ -100,4 +104,28 @@ pub(super) fn median(runs: &[&Run]) -> Option<Run> {
     }
     run.interrupted = runs.iter().any(|run| run.interrupted);
     Some(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::report::tests::report;
+
+    #[test]
+    fn the_median_of_an_even_number_is_the_mean_of_the_two_in_the_middle() {
+        assert_eq!(middle([9, 1, 4].into_iter()), Some(4));
+        assert_eq!(middle([40, 10, 20, 1].into_iter()), Some(15));
+        assert_eq!(middle([u64::MAX, u64::MAX].into_iter()), Some(u64::MAX));
+        assert_eq!(middle(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn table_and_json_have_the_same_median() {
+        let first = report().runs.remove(0);
+        let second = Run { round: 2, goodput_bit: 10_000_001, ..first.clone() };
+        let runs = [&first, &second];
+        let expected = (first.goodput_bit + 10_000_001) / 2;
+        assert_eq!(Summary::of(&runs).map(|summary| summary.goodput_bit.median), Some(expected));
+        assert_eq!(median(&runs).map(|run| run.goodput_bit), Some(expected));
+    }
 }

@@ -1,41 +1,63 @@
 //! What was found, for people: a table and sentences.
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 
 use super::FIFO_LIMIT;
-use super::report::{Report, Run, Setup};
+use super::report::{ClassRate, Report, Run, Setup};
 use super::summary::{Summary, by_discipline, median};
+use super::voice::Voice;
+
+/// Columns of every scenario's table. With [`NAME_WIDTH`] it fits 80 columns.
+const COMMON: [&str; 10] = [
+    "discipline",
+    "goodput",
+    "ping\nidle",
+    "ping\np50",
+    "ping\np95",
+    "ping\np99",
+    "ping\nmax",
+    "pings\nlost",
+    "drops",
+    "marks",
+];
+/// Most that the name of a discipline is wide, padding included; what is longer goes on below.
+const NAME_WIDTH: u16 = 21;
 
 impl Report {
     /// The report as text.
     pub(super) fn text(&self) -> String {
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_BORDERS_ONLY_CONDENSED);
         let groups = by_discipline(&self.runs);
         let rows: Vec<Run> = groups.iter().filter_map(|runs| median(runs)).collect();
-        let usual = [
-            "discipline",
-            "goodput",
-            "ping idle",
-            "ping p50",
-            "p95",
-            "p99",
-            "max",
-            "lost",
-            "drops",
-            "marks",
-        ];
-        let extra = rows.first().map(|run| run.extra(&self.setup.scenario)).unwrap_or_default();
-        let extra = extra.into_iter().map(|(title, _)| title);
-        table.set_header(usual.map(str::to_owned).into_iter().chain(extra));
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+        let mut common = table(&COMMON, 0);
         for run in &rows {
-            let extra = run.extra(&self.setup.scenario);
-            table.add_row(run.row().into_iter().chain(extra.into_iter().map(|(_, cell)| cell)));
+            common.add_row(run.row());
         }
-        format!("{table}\n\n{}", self.explanation(&rows))
+        let mut text = format!("{common}\n");
+        if let Some(own) = self.own_table(&rows) {
+            text.push_str(&format!("\n{own}\n"));
+        }
+        format!("{text}\n{}", self.explanation(&rows))
+    }
+
+    /// What matters in this scenario alone.
+    fn own_table(&self, rows: &[Run]) -> Option<Table> {
+        type Cells = fn(&Run) -> Vec<Vec<String>>;
+        let (header, cells): (&[&str], Cells) = match self.setup.scenario.as_str() {
+            "rrul" => (&["discipline", "mark", "up", "down", "ping p50", "ping p99"], Run::marks),
+            "hosts" => (&["discipline", "host", "flows", "up"], Run::hosts),
+            "voip" => (&["discipline", "call p50", "p99", "jitter", "sent", "lost"], Run::call),
+            "small" => (&["discipline", "shaper's processor time"], Run::cpu),
+            _ => return None,
+        };
+        let mut own = table(header, 1);
+        for run in rows {
+            // The discipline's name stands in the first of its rows alone.
+            let names = std::iter::once(run.name()).chain(std::iter::repeat(String::new()));
+            for (name, row) in names.zip(cells(run)) {
+                own.add_row(std::iter::once(name).chain(row));
+            }
+        }
+        Some(own)
     }
 
     fn explanation(&self, rows: &[Run]) -> String {
@@ -54,7 +76,7 @@ impl Report {
         };
         let mut text = format!(
             "{load} ({congestion_control}) through one bottleneck, path delay {}.\n\
-             ping p50 … max: round-trip times under that load; what exceeds \"ping idle\" is\n\
+             ping: round-trip times in ms; p50 … max: under that load. What exceeds \"idle\" is\n\
              time spent in queues. goodput: TCP payload that arrived. lost: pings unanswered.\n\
              fifo: a drop-tail queue of {FIFO_LIMIT} packets, what most links have.\n\n",
             millis(u64::try_from(*rtt_us).unwrap_or(0)),
@@ -86,59 +108,62 @@ impl Summary {
 }
 
 impl Run {
-    fn row(&self) -> Vec<String> {
-        let ping = |micros| if self.ping_us.count == 0 { "-".to_owned() } else { millis(micros) };
-        let idle = match self.idle_ping_us.count {
-            0 => "-".to_owned(),
-            _ => millis(self.idle_ping_us.p50),
-        };
+    fn name(&self) -> String {
         let cut = if self.interrupted { " (cut short)" } else { "" };
+        format!("{}{cut}", self.discipline)
+    }
+
+    fn row(&self) -> Vec<String> {
+        let times = self.ping_us;
         vec![
-            format!("{}{cut}", self.discipline),
+            self.name(),
             rate(self.goodput_bit),
-            idle,
-            ping(self.ping_us.p50),
-            ping(self.ping_us.p95),
-            ping(self.ping_us.p99),
-            ping(self.ping_us.max),
-            self.ping_us.lost.to_string(),
+            bare_millis(self.idle_ping_us.count, self.idle_ping_us.p50),
+            bare_millis(times.count, times.p50),
+            bare_millis(times.count, times.p95),
+            bare_millis(times.count, times.p99),
+            bare_millis(times.count, times.max),
+            times.lost.to_string(),
             self.drops.to_string(),
             self.marks.to_string(),
         ]
     }
 
-    /// What matters in this scenario alone: title and value.
-    fn extra(&self, scenario: &str) -> Vec<(String, String)> {
-        let mut cells = Vec::new();
-        let arrow = |direction| if direction == "upload" { "up" } else { "down" };
-        match scenario {
-            "hosts" => cells.extend(self.classes.iter().map(|class| {
-                let flows = if class.flows == 1 { "flow" } else { "flows" };
-                (format!("{}, {} {flows}", class.label, class.flows), rate(class.goodput_bit))
-            })),
-            "rrul" => {
-                cells.extend(self.classes.iter().map(|class| {
-                    let title = format!("{} {}", class.label, arrow(class.direction));
-                    (title, rate(class.goodput_bit))
-                }));
-                cells.extend(
-                    self.pings
-                        .iter()
-                        .map(|ping| (format!("{} ping p50", ping.label), millis(ping.ping_us.p50))),
-                );
-            }
-            "small" => cells.push(("cpu".to_owned(), millis(self.cpu_us))),
-            _ => {}
-        }
-        if let Some(voice) = &self.voice {
-            cells.extend([
-                ("call p50".to_owned(), millis(voice.p50_us)),
-                ("call p99".to_owned(), millis(voice.p99_us)),
-                ("jitter".to_owned(), millis(voice.jitter_us)),
-                ("call lost".to_owned(), voice.lost.to_string()),
-            ]);
-        }
-        cells
+    /// A row per mark: goodput each way, and ping.
+    fn marks(&self) -> Vec<Vec<String>> {
+        let got = |label: &str, direction| {
+            let mut classes = self.classes.iter();
+            let class = classes.find(|one| one.label == label && one.direction == direction);
+            class.map_or_else(|| "-".to_owned(), |class| rate(class.goodput_bit))
+        };
+        let row = |label: &str| {
+            let marked = self.pings.iter().find(|ping| ping.label == label);
+            let times = marked.map_or(self.ping_us, |ping| ping.ping_us);
+            let ping = |micros| if times.count == 0 { "-".to_owned() } else { millis(micros) };
+            let (up, down) = (got(label, "upload"), got(label, "download"));
+            vec![label.to_owned(), up, down, ping(times.p50), ping(times.p99)]
+        };
+        let uploads = self.classes.iter().filter(|class| class.direction == "upload");
+        uploads.map(|class| row(class.label)).collect()
+    }
+
+    fn hosts(&self) -> Vec<Vec<String>> {
+        let row = |class: &ClassRate| {
+            vec![class.label.to_owned(), class.flows.to_string(), rate(class.goodput_bit)]
+        };
+        self.classes.iter().map(row).collect()
+    }
+
+    fn call(&self) -> Vec<Vec<String>> {
+        let row = |voice: &Voice| {
+            let [p50, p99, jitter] = [voice.p50_us, voice.p99_us, voice.jitter_us].map(millis);
+            vec![p50, p99, jitter, voice.sent.to_string(), voice.lost.to_string()]
+        };
+        self.voice.iter().map(row).collect()
+    }
+
+    fn cpu(&self) -> Vec<Vec<String>> {
+        vec![vec![millis(self.cpu_us)]]
     }
 
     /// The finding in words.
@@ -159,6 +184,35 @@ impl Run {
             _ => String::new(),
         };
         format!("{}: the queue adds {} to the median ping{share}\n", self.discipline, millis(added))
+    }
+}
+
+/// An empty table. Names of disciplines are broken into lines, numbers are not. Between
+/// columns there is a space, and `gap` more.
+fn table(header: &[&str], gap: u16) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_BORDERS_ONLY_CONDENSED);
+    // Columns are broken only where the whole width is known; this one is never reached.
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(1000);
+    table.set_header(header);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+        column.set_padding((gap, 0));
+    }
+    if let Some(last) = table.column_mut(header.len().saturating_sub(1)) {
+        last.set_padding((gap, 1));
+    }
+    if let Some(names) = table.column_mut(0) {
+        names.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(NAME_WIDTH)));
+    }
+    table
+}
+
+/// Without the unit; nothing was measured if nothing was counted.
+fn bare_millis(count: u64, micros: u64) -> String {
+    match count {
+        0 => "-".to_owned(),
+        _ => millis(micros).trim_end_matches(" ms").to_owned(),
     }
 }
 
@@ -191,14 +245,9 @@ mod tests {
     #[test]
     fn the_table_says_what_was_found() {
         let text = report().text();
-        for part in [
-            "fifo",
-            "18.91 Mbit/s",
-            "20.3 ms",
-            "612 ms",
-            "adds 592 ms",
-            "TCP gets 94 % of the rate",
-        ] {
+        for part in
+            ["fifo", "18.91 Mbit/s", " 20.3 ", " 612 ", "adds 592 ms", "TCP gets 94 % of the rate"]
+        {
             assert!(text.contains(part), "{part} in {text}");
         }
     }
@@ -210,6 +259,34 @@ mod tests {
         report.runs[0].interrupted = true;
         let text = report.text();
         assert!(text.contains("not enough pings") && text.contains("(cut short)"), "{text}");
+    }
+
+    #[test]
+    fn every_table_fits_a_terminal_however_long_the_words_are() {
+        let mut report = report();
+        let words =
+            "cake besteffort dual-srchost nat wash overhead 44 mpu 84 ack-filter-aggressive";
+        report.runs[0].discipline = words.to_owned();
+        report.runs[0].voice = Some(Voice::default());
+        for label in ["BE", "BK", "CS5", "EF"] {
+            for direction in ["upload", "download"] {
+                let class = ClassRate { label, direction, flows: 1, goodput_bit: 12_345_678 };
+                report.runs[0].classes.push(class);
+            }
+        }
+        for scenario in ["upload", "rrul", "hosts", "voip", "small"] {
+            scenario.clone_into(&mut report.setup.scenario);
+            let text = report.text();
+            let table = text.lines().take_while(|line| !line.contains("bottleneck"));
+            for line in table {
+                assert!(line.chars().count() <= 80, "{text}");
+            }
+        }
+        "rrul".clone_into(&mut report.setup.scenario);
+        let text = report.text();
+        let row = text.lines().find(|line| line.contains("CS5")).unwrap_or_default();
+        assert_eq!(row.matches("12.34 Mbit/s").count(), 2, "{text}");
+        assert!(row.contains("612 ms"), "{text}");
     }
 
     #[test]
