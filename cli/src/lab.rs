@@ -11,18 +11,20 @@
 mod bottleneck;
 mod flent;
 mod load;
+mod output;
 mod picture;
 mod ping;
 mod progress;
 mod report;
 mod scenario;
 mod series;
+mod summary;
+mod table;
 mod voice;
 
-use std::fs::File;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -39,13 +41,14 @@ use crate::args::{LabArgs, Scenario};
 use crate::interrupt::{self, Interrupt};
 use bottleneck::{Bottleneck, Recipe, Sample};
 use load::{Direction, Flows, Load, LoadError};
+use output::OutputFile;
 use ping::{Phase, PhaseCell, Ping, Pings};
 use progress::Progress;
 use report::{ClassRate, MarkedPing, PingTimes, Report, Run, Setup};
 use scenario::Class;
 use series::{Quantity, Sampler, Series};
 use ucake_cli::plan::Words;
-use voice::{Call, Voice};
+use voice::{Call, Heard};
 
 /// Each side has two hosts, of which one device is; the second ones are for `hosts`.
 const CLIENTS: [Ipv4Addr; 2] = [CLIENT, Ipv4Addr::new(10, 77, 0, 3)];
@@ -76,17 +79,18 @@ pub(crate) fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
     if args.cake.iter().any(|words| words.change.nat == Some(true)) {
         crate::bad_usage("lab", "nobody translates addresses in the laboratory; leave \"nat\" out");
     }
-    let mut output = args.json.as_deref().map(Output::open).transpose()?;
     let recipes = recipes(args);
     let rounds = 1..=usize::from(args.repeat);
-    let order: Vec<&Recipe> = rounds.clone().flat_map(|_| &recipes).collect();
-    let files = flent_files(args, &order)?;
-    let picture = args.svg.as_deref().map(create).transpose()?;
+    let order: Vec<&Recipe> = rounds.flat_map(|_| &recipes).collect();
     if !rustix::process::geteuid().is_root() {
         namespace::become_root_in_user_namespace()?;
     }
     load::check_congestion(&args.cc)?;
     let interrupt = Interrupt::watch().context("cannot watch for signals")?;
+    // From here on a signal does not end the process, so that files without contents are removed.
+    let json = args.json.as_deref().map(Output::open).transpose()?;
+    let files = flent_files(args, &order)?;
+    let picture = args.svg.as_deref().map(OutputFile::open).transpose()?;
     let progress = Progress::new(order.len());
     let mut report = Report { runs: Vec::new(), setup: setup(args) };
     for (number, recipe) in order.iter().enumerate() {
@@ -99,45 +103,51 @@ pub(crate) fn lab(args: &LabArgs) -> anyhow::Result<ExitCode> {
         report.runs.extend(run.map(|run| Run { round, ..run }));
     }
     progress.finish();
-    let to_stdout = matches!(output, Some(Output::Stdout));
     if report.runs.is_empty() {
         eprintln!("stopped before anything was measured");
-    } else if to_stdout {
+    } else if matches!(json, Some(Output::Stdout)) {
         eprint!("{}", report.text());
     } else {
         crate::print(&report.text());
     }
-    if let Some(output) = &mut output {
-        output.write(&report)?;
-    }
-    for ((path, file), run) in files.into_iter().zip(&report.runs) {
-        let written = flent::write(file, &path, run, &report.setup);
-        written.with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if let (Some(mut file), Some(path)) = (picture, &args.svg) {
-        let svg = picture::draw(&report.runs, args.scenario.name())?;
-        let written = file.write_all(svg.as_bytes());
-        written.with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    write(&report, json, files, picture)?;
     Ok(if interrupt.is_set() { interrupt::EXIT_STATUS.into() } else { ExitCode::SUCCESS })
 }
 
 /// One file per run, opened before anything runs.
-fn flent_files(args: &LabArgs, order: &[&Recipe]) -> anyhow::Result<Vec<(PathBuf, File)>> {
+fn flent_files(args: &LabArgs, order: &[&Recipe]) -> anyhow::Result<Vec<OutputFile>> {
     let Some(base) = &args.flent else { return Ok(Vec::new()) };
     let path = |(number, recipe): (usize, &&Recipe)| flent::path(base, number + 1, &recipe.name());
-    let paths = order.iter().enumerate().map(path);
-    paths.map(|path| create(&path).map(|file| (path, file))).collect()
+    order.iter().enumerate().map(path).map(|path| OutputFile::open(&path)).collect()
 }
 
-fn create(path: &Path) -> anyhow::Result<File> {
-    File::create(path).with_context(|| format!("cannot write {}", path.display()))
+/// Writes all there is to write; what cannot be written does not keep the rest from it.
+fn write(
+    report: &Report,
+    json: Option<Output>,
+    flent: Vec<OutputFile>,
+    picture: Option<OutputFile>,
+) -> anyhow::Result<()> {
+    let json = json.map_or(Ok(()), |output| output.write(report));
+    let flent = flent.into_iter().zip(&report.runs).map(|(file, run)| {
+        let path = file.path().to_owned();
+        file.write(&flent::data_file(&path, run, &report.setup)?)
+    });
+    let flent: Vec<_> = flent.collect();
+    let picture = match picture {
+        Some(file) if !report.runs.is_empty() => {
+            picture::draw(&report.runs, &report.setup.scenario)
+                .and_then(|svg| file.write(svg.as_bytes()))
+        }
+        _ => Ok(()),
+    };
+    flent.into_iter().chain([json, picture]).collect()
 }
 
-/// Where the JSON goes; opened before anything runs, so that a bad path costs no time.
+/// Where the JSON goes.
 enum Output {
     Stdout,
-    File(File, String),
+    File(OutputFile),
 }
 
 impl Output {
@@ -145,17 +155,18 @@ impl Output {
         if path == Path::new("-") {
             return Ok(Self::Stdout);
         }
-        let name = path.display().to_string();
-        Ok(Self::File(create(path)?, name))
+        Ok(Self::File(OutputFile::open(path)?))
     }
 
-    fn write(&mut self, report: &Report) -> anyhow::Result<()> {
+    fn write(self, report: &Report) -> anyhow::Result<()> {
         let json = report.json();
         match self {
-            Self::Stdout => std::io::stdout().write_all(json.as_bytes()).context("cannot write"),
-            Self::File(file, name) => {
-                file.write_all(json.as_bytes()).with_context(|| format!("cannot write {name}"))
-            }
+            Self::Stdout => match std::io::stdout().write_all(json.as_bytes()) {
+                // Whoever reads has read enough.
+                Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+                written => written.context("cannot write to standard output"),
+            },
+            Self::File(file) => file.write(json.as_bytes()),
         }
     }
 }
@@ -228,7 +239,8 @@ fn run(
     let flows = flow_series(args.scenario, &loads, rates);
     progress.say("waiting for the last pings");
     drop(loads);
-    let (pings, voice) = sensors.finish(interrupt)?;
+    let (pings, heard) = sensors.finish(interrupt)?;
+    let call = heard.iter().flat_map(|heard| heard.series(origin));
     let series = pings.iter().map(|(label, pings)| ping_series(label, pings, origin));
     let marked = pings
         .iter()
@@ -237,9 +249,9 @@ fn run(
     let Some((_, plain)) = pings.first() else { bail!("the ping stopped unexpectedly") };
     Ok(Some(Run {
         interrupted,
-        voice,
+        voice: heard.as_ref().map(|heard| heard.voice),
         pings: marked.collect(),
-        series: series.chain(flows).collect(),
+        series: series.chain(flows).chain(call).collect(),
         began,
         loaded_from: series::seconds(before.at, origin),
         ..outcome(recipe, &before, &after, plain)
@@ -427,7 +439,7 @@ struct Sensors {
 }
 
 /// Pings by their mark, and what a call was like.
-type Felt = (Vec<(&'static str, Pings)>, Option<Voice>);
+type Felt = (Vec<(&'static str, Pings)>, Option<Heard>);
 
 impl Sensors {
     fn start(args: &LabArgs, client: &Host, server: &Host) -> anyhow::Result<Self> {
@@ -450,10 +462,10 @@ impl Sensors {
     }
 
     fn finish(self, interrupt: &Interrupt) -> anyhow::Result<Felt> {
-        let voice = self.call.map(Call::finish);
+        let heard = self.call.map(Call::finish);
         let pings = self.pings.into_iter();
         let pings = pings.map(|(label, ping)| Ok((label, ping.finish(interrupt)?)));
-        Ok((pings.collect::<anyhow::Result<_>>()?, voice))
+        Ok((pings.collect::<anyhow::Result<_>>()?, heard))
     }
 }
 

@@ -147,7 +147,7 @@ fn the_laboratory_shows_the_disease_and_the_cure() {
     let args = &["lab", "--rate", "10mbit", "--seconds", "3", "--json", "-"];
     let output = ended_within(Duration::from_secs(60), started(&namespace, args));
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stderr(&output).contains("ping idle"), "the table is on standard error");
+    assert!(stderr(&output).contains("discipline"), "the table is on standard error");
     let report: Json = serde_json::from_slice(&output.stdout).expect("JSON and nothing else");
     let [fifo, cake] = [&report["runs"][0], &report["runs"][1]];
     assert_eq!((&fifo["discipline"], &cake["discipline"]), (&"fifo".into(), &"cake".into()));
@@ -218,6 +218,75 @@ fn a_run_is_drawn_and_written_for_flent() {
         assert!(picture.contains(part), "{part}");
     }
     std::fs::remove_dir_all(directory).expect("our directory");
+}
+
+#[test]
+fn the_call_is_drawn_and_written_for_flent() {
+    let Some(namespace) = stage() else { return };
+    let directory = std::env::temp_dir().join(format!("ucake-call-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let file = |name: &str| directory.join(name).to_str().expect("a path of ours").to_owned();
+    let [svg, flent] = [file("x.svg"), file("x")];
+    scenario(&namespace, "voip", &["--svg", &svg, "--flent", &flent]);
+    let packed = std::fs::File::open(file("x-2-cake.flent.gz")).expect("it is written");
+    let data: Json =
+        serde_json::from_reader(flate2::read::GzDecoder::new(packed)).expect("JSON in gzip");
+    assert_eq!(data["metadata"]["NAME"], "voip-rrul");
+    for (name, unit) in [("VoIP::delay", "ms"), ("VoIP::jitter", "ms"), ("VoIP::loss", "count")] {
+        let values = data["results"][name].as_array().into_iter().flatten();
+        assert!(values.filter(|value| value.is_number()).count() > 5, "{name}: {data}");
+        assert_eq!(data["metadata"]["SERIES_META"][name]["UNITS"], unit);
+    }
+    let picture = std::fs::read_to_string(&svg).expect("it is written");
+    assert!(picture.contains("one-way delay (ms)"));
+    std::fs::remove_dir_all(directory).expect("our directory");
+}
+
+#[test]
+fn a_laboratory_told_to_stop_at_once_leaves_nothing_empty() {
+    let Some(namespace) = stage() else { return };
+    let directory = std::env::temp_dir().join(format!("ucake-stop-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let file = |name: &str| directory.join(name).to_str().expect("a path of ours").to_owned();
+    let [svg, flent, json] = [file("x.svg"), file("x"), file("x.json")];
+    std::fs::write(&svg, "yesterday's").expect("a file");
+    let args = ["lab", "--seconds", "60", "--svg", &svg, "--flent", &flent, "--json", &json];
+    let child = started(&namespace, &args);
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    let second = file("x-2-cake.flent.gz");
+    while !std::path::Path::new(&second).exists() && std::time::Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(5));
+    }
+    // The ping runs alone for a second, so nothing is measured yet.
+    thread::sleep(Duration::from_millis(100));
+    signal(&child, Signal::INT);
+    let output = ended_within(Duration::from_secs(10), child);
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    let mut left: Vec<_> = std::fs::read_dir(&directory)
+        .expect("our directory")
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["x.json", "x.svg"]);
+    assert_eq!(std::fs::read_to_string(&svg).expect("it is there"), "yesterday's");
+    let report: Json = serde_json::from_slice(&std::fs::read(&json).expect("it is written"))
+        .expect("JSON though nothing was measured");
+    assert_eq!(report["runs"].as_array().map(Vec::len), Some(0));
+    std::fs::remove_dir_all(directory).expect("our directory");
+}
+
+#[test]
+fn a_reader_that_leaves_does_not_keep_the_laboratory_from_its_files() {
+    let Some(namespace) = stage() else { return };
+    let svg = std::env::temp_dir().join(format!("ucake-pipe-{}.svg", std::process::id()));
+    let path = svg.to_str().expect("a path of ours");
+    let args = ["lab", "--seconds", "1", "--json", "-", "--svg", path];
+    let mut child = started(&namespace, &args);
+    drop(child.stdout.take());
+    let output = ended_within(Duration::from_secs(60), child);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(std::fs::read_to_string(&svg).is_ok_and(|svg| svg.starts_with("<svg")));
+    std::fs::remove_file(&svg).expect("our file");
 }
 
 fn ended_within(patience: Duration, child: Child) -> Output {

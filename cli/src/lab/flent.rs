@@ -4,13 +4,13 @@
 //! Law: series have the names that flent's own tests give them, so that their plots work.
 //! Left out: series that the laboratory does not measure; flent leaves them out of its plots.
 
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 
 use super::report::{Run, Setup};
@@ -27,11 +27,11 @@ pub(super) fn path(base: &Path, number: usize, discipline: &str) -> PathBuf {
     base.with_file_name(format!("{stem}-{number}-{slug}.flent.gz"))
 }
 
-/// Writes `run` to `file`.
-pub(super) fn write(file: File, path: &Path, run: &Run, setup: &Setup) -> io::Result<()> {
-    let mut gzip = GzEncoder::new(file, Compression::default());
+/// The data file of `run`, whose name will be `path`.
+pub(super) fn data_file(path: &Path, run: &Run, setup: &Setup) -> io::Result<Vec<u8>> {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(data(path, run, setup).to_string().as_bytes())?;
-    gzip.finish()?.flush()
+    gzip.finish()
 }
 
 fn data(path: &Path, run: &Run, setup: &Setup) -> Value {
@@ -51,8 +51,7 @@ fn data(path: &Path, run: &Run, setup: &Setup) -> Value {
         let points: Vec<Value> =
             points.map(|(t, val)| json!({"t": since.as_secs_f64() + t, "val": val})).collect();
         raw.insert(one.name.clone(), points.into());
-        let units = if one.quantity == Quantity::Ping { "ms" } else { "Mbits/s" };
-        meta.insert(one.name.clone(), json!({"UNITS": units}));
+        meta.insert(one.name.clone(), json!({"UNITS": one.quantity.unit()}));
     }
     json!({
         "version": VERSION,
@@ -101,6 +100,7 @@ fn test(scenario: &str) -> &'static str {
         "download" | "asym" => "tcp_ndown",
         "both" => "rrul_be",
         "rrul" => "rrul",
+        "voip" => "voip-rrul",
         _ => "tcp_nup",
     }
 }
@@ -154,28 +154,11 @@ fn means(points: &[(f64, f64)], x_values: &[f64], step: f64) -> Value {
     x_values.iter().map(&mut mean).collect::<Vec<_>>().into()
 }
 
-/// Date and time, UTC, as flent writes it.
+/// Date and time, UTC, as flent writes it; empty after the year 9999.
 fn timestamp(since: Duration) -> String {
-    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let is_leap = |year: u64| {
-        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-    };
-    let (mut year, mut day) = (1970, days);
-    while day >= 365 + u64::from(is_leap(year)) {
-        day -= 365 + u64::from(is_leap(year));
-        year += 1;
-    }
-    let mut month = 1;
-    for length in [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-        if day < length {
-            break;
-        }
-        day -= length;
-        month += 1;
-    }
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    let micros = since.subsec_micros();
-    format!("{year}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z", day + 1)
+    let at = SignedDuration::try_from(since).ok();
+    let at = at.and_then(|since| Timestamp::from_duration(since).ok());
+    at.map(|at| at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use plotters::prelude::*;
 use super::report::Run;
 use super::series::{Quantity, sum};
 
-const SIZE: (u32, u32) = (1000, 1200);
+const WIDTH: u32 = 1000;
+/// Of one panel.
+const HEIGHT: u32 = 400;
 /// Told apart by those who do not see all colours, too (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(213, 94, 0),
@@ -41,11 +43,15 @@ pub(super) fn draw(runs: &[Run], scenario: &str) -> anyhow::Result<String> {
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn panels(svg: &mut String, runs: &[Run], scenario: &str) -> Outcome {
-    let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+    let calls = lines(runs, |run| points(run, Quantity::Delay));
+    let has_calls = calls.iter().any(|line| !line.2.is_empty());
+    let count = if has_calls { 4 } else { 3 };
+    let root = SVGBackend::with_string(svg, (WIDTH, HEIGHT * count)).into_drawing_area();
     root.fill(&WHITE)?;
     let title = format!("ucake lab --scenario {scenario}");
-    let [time, rate, spread] = &root.titled(&title, ("sans-serif", 24))?.split_evenly((3, 1))[..]
-    else {
+    let panels =
+        root.titled(&title, ("sans-serif", 24))?.split_evenly((3 + usize::from(has_calls), 1));
+    let [time, rate, spread, call @ ..] = &panels[..] else {
         return Err("no room".into());
     };
     let pings = lines(runs, |run| points(run, Quantity::Ping));
@@ -57,7 +63,7 @@ fn panels(svg: &mut String, runs: &[Run], scenario: &str) -> Outcome {
     let labels = Labels { title: "Ping over time", x: "time (s)", y: "ping (ms)" };
     panel(time, &labels, 0.0..end, (low..top * 1.5).log_scale(), &pings)?;
     let rates = lines(runs, |run| {
-        let all = run.series.iter().filter(|one| one.quantity != Quantity::Ping);
+        let all = run.series.iter().filter(|one| one.quantity.is_goodput());
         sum(all)
     });
     let fastest = largest(&rates, |point| point.1).max(0.1);
@@ -70,6 +76,12 @@ fn panels(svg: &mut String, runs: &[Run], scenario: &str) -> Outcome {
         y: "share of pings that were faster (%)",
     };
     panel(spread, &labels, (low..top * 1.1).log_scale(), 0.0..100.0, &shares)?;
+    if let [area] = call {
+        let top = largest(&calls, |point| point.1).max(1.0);
+        let title = "The call over time";
+        let labels = Labels { title, x: "time (s)", y: "one-way delay (ms)" };
+        panel(area, &labels, 0.0..end, 0.0..top * 1.1, &calls)?;
+    }
     root.present()?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::report::rate;
+use super::table::rate;
 use crate::interrupt::Interrupt;
 
 /// Time between two looks at what was received.

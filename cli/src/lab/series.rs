@@ -17,6 +17,30 @@ pub(super) enum Quantity {
     Upload,
     /// As `Upload`.
     Download,
+    /// Milliseconds one way, one point per datagram that arrived.
+    Delay,
+    /// `Delay` without its least.
+    InducedDelay,
+    /// Milliseconds, one point per datagram that arrived.
+    Jitter,
+    /// Datagrams, one point per [`STEP`].
+    Loss,
+}
+
+impl Quantity {
+    /// As flent writes it.
+    pub(super) const fn unit(self) -> &'static str {
+        match self {
+            Self::Upload | Self::Download => "Mbits/s",
+            Self::Ping | Self::Delay | Self::InducedDelay | Self::Jitter => "ms",
+            Self::Loss => "count",
+        }
+    }
+
+    /// Whether it is a rate of TCP payload.
+    pub(super) const fn is_goodput(self) -> bool {
+        matches!(self, Self::Upload | Self::Download)
+    }
 }
 
 /// Values and when they were taken, in seconds since the run began.
