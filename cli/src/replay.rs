@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ucake::qdisc::Config;
+use ucake::qdisc::{Config, Stats};
 use ucake::units::FrameLen;
 use ucake_cli::capture::play::{Player, Terms};
 use ucake_cli::capture::read::{Capture, Counted, Findings};
@@ -105,6 +105,7 @@ impl Run<'_> {
         self.progress.finish();
         // What was written is to be whole, whatever was wrong with the capture.
         let (broken, findings) = outcome.or_else(|error| {
+            player.abandon();
             player.finish()?;
             Err(anyhow::Error::from(error).context(name(&self.args.input)))
         })?;
@@ -112,26 +113,31 @@ impl Run<'_> {
         if let Some(Err(error)) = broken {
             return Err(error).context("writing");
         }
-        if !interrupted {
+        let stats = if interrupted {
+            let stats = player.stats();
+            player.abandon();
+            stats
+        } else {
             player.drain().context("writing")?;
-        }
+            player.stats()
+        };
         player.finish().context("writing")?;
-        self.report(&player, &findings);
+        self.report(&player, &stats, &findings);
         Ok(if interrupted { interrupt::EXIT_STATUS.into() } else { ExitCode::SUCCESS })
     }
 
     /// The table, on standard output unless that is the capture; what was odd, on standard error.
-    fn report<T: Tracer>(&self, player: &Player<Sink, T>, findings: &Findings) {
+    fn report<T: Tracer>(&self, player: &Player<Sink, T>, stats: &Stats, findings: &Findings) {
         for line in findings.complaints().iter().chain(&player.oddities().remarks()) {
             eprintln!("ucake: {}: {line}", name(&self.args.input));
         }
         let place = Place { handle: HANDLE, dev: None, refcnt: 1 };
         let format = Format { statistics: true, details: self.args.details, ..Format::default() };
-        let (config, stats) = (player.config(), player.stats());
+        let config = player.config();
         let text = if self.args.json {
-            json::print(&[json::qdisc(&place, config, &stats, format)], false)
+            json::print(&[json::qdisc(&place, config, stats, format)], false)
         } else {
-            show::qdisc(&place, config, &stats, format)
+            show::qdisc(&place, config, stats, format)
         };
         if is_stream(&self.args.output) || self.args.trace.as_deref().is_some_and(is_stream) {
             eprint!("{text}");

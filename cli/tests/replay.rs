@@ -3,7 +3,7 @@
 mod world;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin;
@@ -93,6 +93,12 @@ impl Place {
         fs::write(self.path(name), bytes).expect("there is room");
     }
 
+    fn make_fifo(&self, name: &str) {
+        let mode = rustix::fs::Mode::from_bits_truncate(0o600);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, self.path(name), fifo, mode, 0).expect("a directory");
+    }
+
     fn command(&self, input: &str, words: &str) -> Command {
         let mut command = Command::new(cargo_bin("ucake"));
         command.arg("replay").arg(self.path(input)).arg(self.path("out.pcap"));
@@ -110,6 +116,12 @@ impl Place {
         let output = self.replay(input, &format!("-j {words}"));
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{errors}");
+        self.made(&output)
+    }
+
+    /// What the files and standard output say.
+    fn made(&self, output: &Output) -> Outcome {
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         let table: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let trace = fs::read_to_string(self.path("trace")).expect("a trace");
         let lines = trace.lines().map(|line| serde_json::from_str(line).expect("JSON"));
@@ -153,7 +165,8 @@ impl Outcome {
         assert_eq!(self.in_tins("ack_drops"), acks);
         assert_eq!(self.in_tins("ecn_mark"), marked);
         assert_eq!(self.frames().len() as u64, sent);
-        assert_eq!(self.trace.len() as u64, sent + codel + others + acks);
+        let queued = self.count("queued", None);
+        assert_eq!(self.trace.len() as u64, sent + codel + others + acks + queued);
     }
 
     fn frames(&self) -> Vec<Captured> {
@@ -447,17 +460,9 @@ fn what_is_read_is_not_written_over() {
 #[test]
 fn an_interrupt_leaves_whole_files() {
     let place = Place::new();
-    assert!(
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            Path::new(&place.path("in")),
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::from_bits_truncate(0o600),
-            0,
-        )
-        .is_ok()
-    );
-    let mut child = place.command("in", "-j cake").stdout(Stdio::piped()).spawn().expect("built");
+    place.make_fifo("in");
+    let mut command = place.command("in", "-j cake bandwidth 10mbit memlimit 2mb");
+    let child = command.stdout(Stdio::piped()).spawn().expect("built");
     let mut pipe = fs::OpenOptions::new().write(true).open(place.path("in")).expect("a pipe");
     let frames = flood(0, 2048);
     std::io::Write::write_all(&mut pipe, &native(&frames)).expect("somebody reads");
@@ -468,12 +473,19 @@ fn an_interrupt_leaves_whole_files() {
     let written = (0..100_000).take_while(|_| std::io::Write::write_all(&mut pipe, more).is_ok());
     assert!(written.count() < 100_000, "it ends before that");
     drop(pipe);
-    let status = child.wait().expect("it is our child");
-    assert_eq!(status.code(), Some(130));
-    let out = fs::read(place.path("out.pcap")).expect("a capture");
-    let outcome = Outcome { table: Value::Null, trace: Vec::new(), out, errors: String::new() };
+    let output = child.wait_with_output().expect("it is our child");
+    assert_eq!(output.status.code(), Some(130));
+    assert!(fs::read(place.path("trace")).expect("a trace").ends_with(b"\n"));
+    let outcome = place.made(&output);
+    outcome.check();
     assert!(!outcome.frames().is_empty());
-    let trace = fs::read_to_string(place.path("trace")).expect("a trace");
-    assert!(trace.ends_with('\n'));
-    assert!(trace.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()));
+    // Every frame has its line, up to the one at which it was found that a signal had come.
+    let queued = outcome.count("queued", None);
+    assert!(queued > 0);
+    assert_eq!(outcome.number("qlen"), queued);
+    assert_eq!(outcome.trace.len() % 1024, 1023);
+    let mut numbers: Vec<_> =
+        outcome.trace.iter().map(|line| line["packet"].as_u64().expect("a number")).collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(1..=outcome.trace.len() as u64));
 }

@@ -34,8 +34,9 @@ mod turns;
 
 pub use autorate::SPACING as AUTORATE_SPACING;
 pub use config::{AckFilter, Change, Config, Diffserv, Isolation, LinkLayer, Overhead, SplitGso};
-pub use diffserv::Share;
+pub use diffserv::{MAX_TINS, Share};
 pub use fifo::{Fifo, FifoConfig, FifoStats};
+pub use flow_table::SLOTS;
 pub use observer::{Cause, Departing, Loss, Observer};
 pub use shaper::{ByteTime, CATCH_UP};
 pub use stats::{MinMax, QueueStats, Stats, TinStats};
