@@ -250,7 +250,7 @@ fn lab_help() -> String {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = REPLAY_EXAMPLES, after_long_help = replay_help())]
 pub(crate) struct ReplayArgs {
-    /// Capture to read
+    /// Capture to read; "-" is standard input
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
     /// Capture to write; "-" is standard output, and the table then goes to standard error

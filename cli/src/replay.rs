@@ -3,9 +3,10 @@
 //! Law: what is read is never written over; whatever ends it, what was written is whole.
 //! Left out: the replaying ([`ucake_cli::capture`]).
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::ops::ControlFlow;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ucake::qdisc::Config;
+use ucake::qdisc::{Config, Stats};
 use ucake::units::FrameLen;
 use ucake_cli::capture::play::{Player, Terms};
 use ucake_cli::capture::read::{Capture, Counted, Findings};
@@ -32,18 +33,17 @@ const LOOK: u64 = 1024;
 /// The handle of the discipline in the table.
 const HANDLE: u16 = 0x8001;
 
-type Sink = BufWriter<Box<dyn Write>>;
+type Sink = BufWriter<Named>;
 
 /// Replays a capture.
 pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let terms = Terms { config: config(args), mtu: FrameLen(args.mtu), seed: args.seed };
     let interrupt = Interrupt::watch()?;
-    let input = File::open(&args.input).with_context(|| name(&args.input))?;
+    let input = open(&args.input).with_context(|| name(&args.input))?;
     for output in [Some(&args.output), args.trace.as_ref()].into_iter().flatten() {
-        refuse_to_overwrite(&input, output)?;
-    }
-    if args.trace.as_ref() == Some(&args.output) {
-        bail!("{}: capture and trace cannot be one file", name(&args.output));
+        if is_same(input.metadata(), output.metadata()) {
+            bail!("{}: this is the capture that is read", name(output));
+        }
     }
     let size = input.metadata().map_or(0, |metadata| metadata.len());
     let (reader, position) = Counted::new(input);
@@ -53,7 +53,11 @@ pub(crate) fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     match &args.trace {
         Some(path) => {
             let config = &run.terms.config;
-            let trace = Trace::new(create(path)?, config.diffserv, config.ingress);
+            let sink = create(path)?;
+            if path == &args.output || is_same(path.metadata(), args.output.metadata()) {
+                bail!("{}: capture and trace cannot be one file", name(path));
+            }
+            let trace = Trace::new(sink, config.diffserv, config.ingress);
             run.through(capture, trace)
         }
         None => run.through(capture, ()),
@@ -105,33 +109,39 @@ impl Run<'_> {
         self.progress.finish();
         // What was written is to be whole, whatever was wrong with the capture.
         let (broken, findings) = outcome.or_else(|error| {
+            player.abandon();
             player.finish()?;
             Err(anyhow::Error::from(error).context(name(&self.args.input)))
         })?;
         let interrupted = matches!(broken, Some(Ok(())));
         if let Some(Err(error)) = broken {
-            return Err(error).context("writing");
+            return Err(error.into());
         }
-        if !interrupted {
-            player.drain().context("writing")?;
-        }
-        player.finish().context("writing")?;
-        self.report(&player, &findings);
+        let stats = if interrupted {
+            let stats = player.stats();
+            player.abandon();
+            stats
+        } else {
+            player.drain()?;
+            player.stats()
+        };
+        player.finish()?;
+        self.report(&player, &stats, &findings);
         Ok(if interrupted { interrupt::EXIT_STATUS.into() } else { ExitCode::SUCCESS })
     }
 
     /// The table, on standard output unless that is the capture; what was odd, on standard error.
-    fn report<T: Tracer>(&self, player: &Player<Sink, T>, findings: &Findings) {
+    fn report<T: Tracer>(&self, player: &Player<Sink, T>, stats: &Stats, findings: &Findings) {
         for line in findings.complaints().iter().chain(&player.oddities().remarks()) {
             eprintln!("ucake: {}: {line}", name(&self.args.input));
         }
         let place = Place { handle: HANDLE, dev: None, refcnt: 1 };
         let format = Format { statistics: true, details: self.args.details, ..Format::default() };
-        let (config, stats) = (player.config(), player.stats());
+        let config = player.config();
         let text = if self.args.json {
-            json::print(&[json::qdisc(&place, config, &stats, format)], false)
+            json::print(&[json::qdisc(&place, config, stats, format)], false)
         } else {
-            show::qdisc(&place, config, &stats, format)
+            show::qdisc(&place, config, stats, format)
         };
         if is_stream(&self.args.output) || self.args.trace.as_deref().is_some_and(is_stream) {
             eprint!("{text}");
@@ -149,16 +159,17 @@ fn name(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// The capture that is read must still be there afterwards.
-fn refuse_to_overwrite(input: &File, output: &Path) -> anyhow::Result<()> {
-    if is_stream(output) {
-        return Ok(());
+fn open(path: &Path) -> io::Result<File> {
+    if is_stream(path) {
+        return Ok(File::from(io::stdin().as_fd().try_clone_to_owned()?));
     }
-    let (Ok(input), Ok(there)) = (input.metadata(), output.metadata()) else { return Ok(()) };
-    if (input.dev(), input.ino()) == (there.dev(), there.ino()) {
-        bail!("{}: this is the capture that is read", name(output));
-    }
-    Ok(())
+    File::open(path)
+}
+
+/// Whether both are one regular file, by whatever names.
+fn is_same(one: io::Result<Metadata>, other: io::Result<Metadata>) -> bool {
+    let (Ok(one), Ok(other)) = (one, other) else { return false };
+    one.is_file() && (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
 fn create(path: &Path) -> anyhow::Result<Sink> {
@@ -171,7 +182,29 @@ fn create(path: &Path) -> anyhow::Result<Sink> {
     } else {
         Box::new(File::create(path).with_context(|| name(path))?)
     };
-    Ok(BufWriter::with_capacity(BUFFER, sink))
+    Ok(BufWriter::with_capacity(BUFFER, Named { name: name(path), sink }))
+}
+
+/// A file whose errors say which it is.
+struct Named {
+    name: String,
+    sink: Box<dyn Write>,
+}
+
+impl Named {
+    fn blame(&self, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("{}: {error}", self.name))
+    }
+}
+
+impl Write for Named {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.sink.write(bytes).map_err(|error| self.blame(&error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sink.flush().map_err(|error| self.blame(&error))
+    }
 }
 
 /// How much of the file is read, on a terminal.
@@ -185,8 +218,13 @@ impl Progress {
         let shown = io::stderr().is_terminal() && !quiet;
         let target =
             if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(size), target);
-        let style = ProgressStyle::with_template("{bar:40} {bytes} of {total_bytes}, {eta} left");
+        // What comes through a pipe has no size.
+        let (size, template) = match size {
+            0 => (None, "{spinner} {bytes} read"),
+            size => (Some(size), "{bar:40} {bytes} of {total_bytes}, {eta} left"),
+        };
+        let bar = ProgressBar::with_draw_target(size, target);
+        let style = ProgressStyle::with_template(template);
         // A template that does not parse is a line that looks plainer.
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Self { bar, position }

@@ -60,6 +60,11 @@ fn the_kept_messages_are_understood_or_refused() {
 }
 
 #[test]
+fn the_kept_captures_are_replayed() {
+    replay("replay");
+}
+
+#[test]
 fn no_input_at_all_is_an_input() {
     for (_, target) in targets::ALL {
         target(&[]);

@@ -3,7 +3,7 @@
 mod world;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin;
@@ -64,11 +64,43 @@ impl Tcp {
     }
 }
 
-/// The sum over pseudo header and TCP; 0xffff of what is right.
+/// TCP or UDP over IPv6, or UDP over IPv4, with payload; checksums as they were when it was captured, which is unfinished.
+fn unfinished(is_v6: bool, is_tcp: bool, payload: usize) -> Captured {
+    let mut transport = [1000_u16.to_be_bytes(), 443_u16.to_be_bytes()].concat();
+    let header_len = if is_tcp { 20 } else { 8 };
+    let len = u16::try_from(header_len + payload).expect("short enough");
+    if is_tcp {
+        transport.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]);
+    } else {
+        transport.extend([len.to_be_bytes(), [0, 0]].concat());
+    }
+    let protocol = if is_tcp { 6 } else { 17 };
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    if is_v6 {
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend(len.to_be_bytes());
+        frame.extend([protocol, 64]);
+        frame.extend([[0xfd; 16], [0xfe; 16]].concat());
+    } else {
+        frame.extend([8, 0, 0x45, 0]);
+        frame.extend((20 + len).to_be_bytes());
+        frame.extend([0x12, 0x34, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        let sum = checksum::finish(checksum::sum(&frame[14..34]));
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame.extend(transport);
+    frame.extend((0..payload).map(|byte| byte.to_le_bytes()[0]));
+    Captured { at: START, len: u32::try_from(frame.len()).expect("short enough"), bytes: frame }
+}
+
+/// The sum over pseudo header and what follows; 0xffff of what is right.
 fn transport_sum(frame: &[u8]) -> u16 {
-    let len = u16::try_from(frame.len() - 34).expect("short enough");
-    let pseudo = checksum::add(checksum::sum(&frame[26..34]), checksum::add(6, len));
-    checksum::add(pseudo, checksum::sum(&frame[34..]))
+    let is_v4 = frame[12..14] == [8, 0];
+    let (protocol, addresses, start) =
+        if is_v4 { (frame[23], 26..34, 34) } else { (frame[20], 22..54, 54) };
+    let len = u16::try_from(frame.len() - start).expect("short enough");
+    let sum = checksum::add(checksum::sum(&frame[addresses]), u16::from(protocol));
+    checksum::add(checksum::add(sum, len), checksum::sum(&frame[start..]))
 }
 
 /// A directory that goes when the test does.
@@ -93,11 +125,21 @@ impl Place {
         fs::write(self.path(name), bytes).expect("there is room");
     }
 
+    fn make_fifo(&self, name: &str) {
+        let mode = rustix::fs::Mode::from_bits_truncate(0o600);
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, self.path(name), fifo, mode, 0).expect("a directory");
+    }
+
     fn command(&self, input: &str, words: &str) -> Command {
+        self.line(&format!("{input} out.pcap --trace trace {words}"))
+    }
+
+    /// `ucake replay` and these words, in this directory.
+    fn line(&self, words: &str) -> Command {
         let mut command = Command::new(cargo_bin("ucake"));
-        command.arg("replay").arg(self.path(input)).arg(self.path("out.pcap"));
-        command.arg("--trace").arg(self.path("trace")).args(words.split_whitespace());
-        command.stdin(Stdio::null());
+        command.arg("replay").args(words.split_whitespace());
+        command.current_dir(&self.0).stdin(Stdio::null());
         command
     }
 
@@ -110,6 +152,12 @@ impl Place {
         let output = self.replay(input, &format!("-j {words}"));
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{errors}");
+        self.made(&output)
+    }
+
+    /// What the files and standard output say.
+    fn made(&self, output: &Output) -> Outcome {
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         let table: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let trace = fs::read_to_string(self.path("trace")).expect("a trace");
         let lines = trace.lines().map(|line| serde_json::from_str(line).expect("JSON"));
@@ -153,7 +201,8 @@ impl Outcome {
         assert_eq!(self.in_tins("ack_drops"), acks);
         assert_eq!(self.in_tins("ecn_mark"), marked);
         assert_eq!(self.frames().len() as u64, sent);
-        assert_eq!(self.trace.len() as u64, sent + codel + others + acks);
+        let queued = self.count("queued", None);
+        assert_eq!(self.trace.len() as u64, sent + codel + others + acks + queued);
     }
 
     fn frames(&self) -> Vec<Captured> {
@@ -190,8 +239,31 @@ fn pcap(frames: &[Captured], nanos: bool, big: bool, link_type: u32) -> Vec<u8> 
     bytes
 }
 
-/// A pcapng capture with times in nanoseconds.
-fn pcapng(frames: &[Captured], big: bool) -> Vec<u8> {
+/// An interface of a pcapng capture: its link type, and how many ticks a second has.
+type Interface = (u16, Ticks);
+
+#[derive(Clone, Copy)]
+enum Ticks {
+    /// Nothing is said, which means microseconds.
+    Unsaid,
+    /// So many decimal places of a second.
+    Decimal(u8),
+    /// So many binary ones.
+    Binary(u8),
+}
+
+impl Ticks {
+    fn per_second(self) -> u64 {
+        match self {
+            Self::Unsaid => 1_000_000,
+            Self::Decimal(places) => 10_u64.pow(places.into()),
+            Self::Binary(places) => 1 << places,
+        }
+    }
+}
+
+/// A pcapng capture; frames come by one interface after the other.
+fn pcapng(frames: &[Captured], big: bool, interfaces: &[Interface]) -> Vec<u8> {
     let word = |word: u32| if big { word.to_be_bytes() } else { word.to_le_bytes() };
     let short = |word: u16| if big { word.to_be_bytes() } else { word.to_le_bytes() };
     let block = |kind: u32, body: &[u8]| {
@@ -203,18 +275,29 @@ fn pcapng(frames: &[Captured], big: bool) -> Vec<u8> {
         block
     };
     let section = [&word(0x1a2b_3c4d)[..], &short(1), &short(0), &[0xff; 8]].concat();
-    let resolution = [&short(9)[..], &short(1), &[9, 0, 0, 0], &[0; 4]].concat();
-    let interface = [&short(1)[..], &short(0), &word(0), &resolution].concat();
-    let mut bytes = [block(0x0a0d_0d0a, &section), block(1, &interface)].concat();
-    for frame in frames {
+    let mut bytes = block(0x0a0d_0d0a, &section);
+    for (link_type, ticks) in interfaces {
+        let resolution = |byte| [&short(9)[..], &short(1), &[byte, 0, 0, 0], &[0; 4]].concat();
+        let options = match ticks {
+            Ticks::Unsaid => Vec::new(),
+            Ticks::Decimal(places) => resolution(*places),
+            Ticks::Binary(places) => resolution(places | 0x80),
+        };
+        bytes.extend(block(1, &[&short(*link_type)[..], &short(0), &word(0), &options].concat()));
+    }
+    for (frame, (interface, (_, ticks))) in frames.iter().zip((0..).zip(interfaces).cycle()) {
         let captured = u32::try_from(frame.bytes.len()).expect("short enough");
-        let high = u32::try_from(frame.at >> 32).expect("32 bits");
-        let low = u32::try_from(frame.at & 0xffff_ffff).expect("32 bits");
-        let fields = [0, high, low, captured, frame.len].map(word).concat();
+        let at = u128::from(frame.at) * u128::from(ticks.per_second()) / 1_000_000_000;
+        let high = u32::try_from(at >> 32).expect("32 bits");
+        let low = u32::try_from(at & 0xffff_ffff).expect("32 bits");
+        let fields = [interface, high, low, captured, frame.len].map(word).concat();
         bytes.extend(block(6, &[fields, frame.bytes.clone()].concat()));
     }
     bytes
 }
+
+/// Ethernet and nanoseconds.
+const PLAIN: Interface = (1, Ticks::Decimal(9));
 
 fn native(frames: &[Captured]) -> Vec<u8> {
     pcap(frames, true, false, 1)
@@ -312,8 +395,8 @@ fn every_kind_of_capture_gives_the_same() {
         pcap(&frames, false, false, 1),
         pcap(&frames, false, true, 1),
         pcap(&frames, true, true, 1),
-        pcapng(&frames, false),
-        pcapng(&frames, true),
+        pcapng(&frames, false, &[PLAIN]),
+        pcapng(&frames, true, &[PLAIN]),
     ];
     for bytes in same {
         place.write("in", &bytes);
@@ -326,7 +409,7 @@ fn every_kind_of_capture_gives_the_same() {
 fn a_capture_that_is_cut_short_is_replayed_as_far_as_it_goes() {
     let place = Place::new();
     let frames = flood(0, 10);
-    for bytes in [native(&frames), pcapng(&frames, false)] {
+    for bytes in [native(&frames), pcapng(&frames, false, &[PLAIN])] {
         place.write("in", &bytes[..bytes.len() - 700]);
         let outcome = place.outcome("in", "cake");
         outcome.check();
@@ -438,26 +521,168 @@ fn what_is_read_is_not_written_over() {
     let bytes = native(&flood(0, 3));
     place.write("in", &bytes);
     let input = place.path("in");
-    let mut command = Command::new(cargo_bin("ucake"));
-    let output = command.arg("replay").args([&input, &input]).arg("cake").output();
-    assert_eq!(output.expect("the binary was built").status.code(), Some(1));
+    std::os::unix::fs::symlink("in", place.path("same")).expect("a directory");
+    for (words, message) in [
+        ("in in cake", "in: this is the capture that is read"),
+        ("in out --trace same cake", "same: this is the capture that is read"),
+        ("in out --trace ./out cake", "./out: capture and trace cannot be one file"),
+    ] {
+        let output = place.line(words).output().expect("the binary was built");
+        assert_fails(&output, message);
+    }
     assert_eq!(fs::read(&input).expect("it is there"), bytes);
+}
+
+/// It ended with status 1 and one line that says why.
+fn assert_fails(output: &Output, message: &str) {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains(message), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+}
+
+#[test]
+fn standard_input_and_output_will_do() {
+    let place = Place::new();
+    let capture = native(&flood(2, 500));
+    place.write("in", &capture);
+    let expected = place.outcome("in", "cake bandwidth 10mbit");
+    let trace = fs::read(place.path("trace")).expect("a trace");
+    let table = place.replay("in", "cake bandwidth 10mbit").stdout;
+    for (words, stdout) in [
+        ("- - cake bandwidth 10mbit", &expected.out),
+        ("/dev/stdin - cake bandwidth 10mbit", &expected.out),
+        ("- /dev/null --trace - cake bandwidth 10mbit", &trace),
+    ] {
+        let mut command = place.line(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary was built");
+        let mut stdin = child.stdin.take().expect("a pipe");
+        let output = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::io::Write::write_all(&mut stdin, &capture).expect("it is read");
+                drop(stdin);
+            });
+            child.wait_with_output().expect("it is our child")
+        });
+        assert!(output.status.success());
+        assert!(output.stdout == *stdout, "{words}");
+        assert_eq!(output.stderr, table);
+    }
+}
+
+#[test]
+fn where_nothing_can_be_written_it_ends_and_says_where() {
+    let place = Place::new();
+    place.write("in", &native(&flood(0, 3000)));
+    let full = "/dev/full: No space left on device";
+    for words in ["in /dev/full cake", "in /dev/null --trace /dev/full cake bandwidth 10mbit"] {
+        assert_fails(&place.line(words).output().expect("the binary was built"), full);
+    }
+    for words in ["in - cake", "in /dev/null --trace - cake bandwidth 10mbit"] {
+        let mut command = place.line(words);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the binary was built");
+        drop(child.stdout.take());
+        let output = child.wait_with_output().expect("it is our child");
+        assert_fails(&output, "-: Broken pipe");
+    }
+}
+
+#[test]
+fn progress_of_what_has_no_size_is_told_without_one() {
+    let place = Place::new();
+    place.make_fifo("fifo");
+    let capture = native(&flood(0, 5000));
+    let ucake = cargo_bin("ucake");
+    let line = format!("{} replay fifo out.pcap cake", ucake.display());
+    // A terminal of its own.
+    let mut command = Command::new("script");
+    command.args(["-q", "-e", "-c", &line, "/dev/null"]).current_dir(&place.0);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let Ok(child) = child else {
+        eprintln!("SKIPPED: no script(1) to make a terminal with");
+        return;
+    };
+    fs::write(place.path("fifo"), &capture).expect("it is read");
+    let output = child.wait_with_output().expect("it is our child");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{shown}");
+    assert!(shown.contains("KiB read") || shown.contains("MiB read"), "{shown}");
+    assert!(!shown.contains(" of 0"), "{shown}");
+}
+
+#[test]
+fn interfaces_tell_time_in_their_own_ways_and_those_without_ethernet_are_left_out() {
+    let place = Place::new();
+    // A time that every one of them can tell.
+    let frames: Vec<_> = (0..10)
+        .map(|i| Captured { at: START + i * 1_000_000_000 / 64, ..Tcp::default().at(0) })
+        .collect();
+    let interfaces =
+        [(1, Ticks::Unsaid), (101, PLAIN.1), (1, Ticks::Binary(10)), PLAIN, (113, Ticks::Unsaid)];
+    for big in [false, true] {
+        place.write("in", &pcapng(&frames, big, &interfaces));
+        let outcome = place.outcome("in", "cake");
+        outcome.check();
+        let times: Vec<_> = outcome.frames().iter().map(|frame| frame.at).collect();
+        let expected: Vec<_> = [0, 2, 3, 5, 7, 8].map(|i: usize| frames[i].at).into();
+        assert_eq!(times, expected);
+        for message in ["2 frames left out: link type 101", "2 frames left out: link type 113"] {
+            assert!(outcome.errors.contains(message), "{}", outcome.errors);
+        }
+        assert!(!outcome.errors.contains("came before"), "{}", outcome.errors);
+    }
+}
+
+#[test]
+fn trains_of_every_protocol_become_frames_with_right_checksums() {
+    let place = Place::new();
+    for (is_v6, is_tcp) in [(false, false), (true, true), (true, false)] {
+        let start = if is_v6 { 54 } else { 34 };
+        let headers = start + if is_tcp { 20 } else { 8 };
+        let mss = 1514 - headers;
+        let train = unfinished(is_v6, is_tcp, 3 * mss + 100);
+        place.write("in", &native(std::slice::from_ref(&train)));
+        let outcome = place.outcome("in", "cake bandwidth 10mbit");
+        outcome.check();
+        let frames = outcome.frames();
+        let lens: Vec<_> = frames.iter().map(|frame| frame.bytes.len()).collect();
+        assert_eq!(lens, [1514, 1514, 1514, headers + 100]);
+        for frame in &frames {
+            assert_eq!(transport_sum(&frame.bytes), 0xffff);
+        }
+        let payload: Vec<_> =
+            frames.iter().flat_map(|frame| frame.bytes[headers..].to_vec()).collect();
+        assert_eq!(payload, train.bytes[headers..]);
+        assert_eq!(outcome.number("packets"), 4);
+    }
+}
+
+#[test]
+fn of_a_train_that_was_captured_in_part_the_rest_is_length_alone() {
+    let place = Place::new();
+    let mut train = Tcp { payload: 2 * 1460 + 500, ..Tcp::default() }.at(0);
+    train.bytes.truncate(96);
+    place.write("in", &native(&[train]));
+    let outcome = place.outcome("in", "cake bandwidth 1mbit");
+    outcome.check();
+    let frames = outcome.frames();
+    let lens: Vec<_> = frames.iter().map(|frame| (frame.len, frame.bytes.len())).collect();
+    // Headers are made for each; of the payload, what was captured is in the first.
+    assert_eq!(lens, [(1514, 96), (1514, 54), (554, 54)]);
+    assert_eq!(frames[1].at - frames[0].at, 12_112_000);
+    for (index, frame) in (0_u32..).zip(&frames) {
+        assert_eq!(frame.bytes[38..42], (1 + 1460 * index).to_be_bytes());
+    }
 }
 
 #[test]
 fn an_interrupt_leaves_whole_files() {
     let place = Place::new();
-    assert!(
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            Path::new(&place.path("in")),
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::from_bits_truncate(0o600),
-            0,
-        )
-        .is_ok()
-    );
-    let mut child = place.command("in", "-j cake").stdout(Stdio::piped()).spawn().expect("built");
+    place.make_fifo("in");
+    let mut command = place.command("in", "-j cake bandwidth 10mbit memlimit 2mb");
+    let child = command.stdout(Stdio::piped()).spawn().expect("built");
     let mut pipe = fs::OpenOptions::new().write(true).open(place.path("in")).expect("a pipe");
     let frames = flood(0, 2048);
     std::io::Write::write_all(&mut pipe, &native(&frames)).expect("somebody reads");
@@ -468,12 +693,19 @@ fn an_interrupt_leaves_whole_files() {
     let written = (0..100_000).take_while(|_| std::io::Write::write_all(&mut pipe, more).is_ok());
     assert!(written.count() < 100_000, "it ends before that");
     drop(pipe);
-    let status = child.wait().expect("it is our child");
-    assert_eq!(status.code(), Some(130));
-    let out = fs::read(place.path("out.pcap")).expect("a capture");
-    let outcome = Outcome { table: Value::Null, trace: Vec::new(), out, errors: String::new() };
+    let output = child.wait_with_output().expect("it is our child");
+    assert_eq!(output.status.code(), Some(130));
+    assert!(fs::read(place.path("trace")).expect("a trace").ends_with(b"\n"));
+    let outcome = place.made(&output);
+    outcome.check();
     assert!(!outcome.frames().is_empty());
-    let trace = fs::read_to_string(place.path("trace")).expect("a trace");
-    assert!(trace.ends_with('\n'));
-    assert!(trace.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()));
+    // Every frame has its line, up to the one at which it was found that a signal had come.
+    let queued = outcome.count("queued", None);
+    assert!(queued > 0);
+    assert_eq!(outcome.number("qlen"), queued);
+    assert_eq!(outcome.trace.len() % 1024, 1023);
+    let mut numbers: Vec<_> =
+        outcome.trace.iter().map(|line| line["packet"].as_u64().expect("a number")).collect();
+    numbers.sort_unstable();
+    assert!(numbers.into_iter().eq(1..=outcome.trace.len() as u64));
 }

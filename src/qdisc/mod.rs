@@ -34,8 +34,9 @@ mod turns;
 
 pub use autorate::SPACING as AUTORATE_SPACING;
 pub use config::{AckFilter, Change, Config, Diffserv, Isolation, LinkLayer, Overhead, SplitGso};
-pub use diffserv::Share;
+pub use diffserv::{MAX_TINS, Share};
 pub use fifo::{Fifo, FifoConfig, FifoStats};
+pub use flow_table::SLOTS;
 pub use observer::{Cause, Departing, Loss, Observer};
 pub use shaper::{ByteTime, CATCH_UP};
 pub use stats::{MinMax, QueueStats, Stats, TinStats};
@@ -384,7 +385,7 @@ impl<F: Frame, O: Observer<F>> Cake<F, O> {
         let column = |column: u8| {
             let tin = &self.tins[usize::from(self.config.diffserv.displayed(column))];
             tin.active_queues().map(move |(slot, flow)| {
-                let class = u16::from(column) * flow_table::SLOTS + slot + 1;
+                let class = u16::from(column) * SLOTS + slot + 1;
                 queue_stats(class, (flow, tin.account(slot)), &self.packets, now)
             })
         };
@@ -424,7 +425,7 @@ impl<F: Frame, O: Observer<F>> Cake<F, O> {
     /// configuration loses no packet. (Linux discards them, spec §2.7.) All layouts that have fewer tins
     /// than another have Best Effort as tin 0.
     fn give_up(&mut self, tin: u8) {
-        for slot in 0..flow_table::SLOTS {
+        for slot in 0..SLOTS {
             let units = |queue: &PacketQueue| queue.count_units(&self.packets);
             let vacated = self.tins[usize::from(tin)].vacate(slot, units);
             let Some(vacated) = vacated else { continue };

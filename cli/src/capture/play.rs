@@ -198,6 +198,13 @@ impl<W: Write, T: Tracer> Player<W, T> {
         self.pass_until(Instant::MAX)
     }
 
+    /// Leaves off: what is queued goes nowhere, and the trace says so of each packet. Afterwards nothing is queued, and
+    /// [`stats`](Self::stats) have counted it as if it had left; who wants them asks before.
+    pub fn abandon(&mut self) {
+        self.cake.observer_mut().end();
+        while self.cake.release(self.now).is_some() {}
+    }
+
     /// Has everything written.
     ///
     /// # Errors

@@ -239,7 +239,7 @@ impl State {
             Block::SectionHeader(_) => self.interfaces.clear(),
             Block::InterfaceDescription(interface) => self.interfaces.push(Interface {
                 link_type: link_type(interface.linktype),
-                ticks_per_second: interface.ts_resolution().filter(|&ticks| ticks > 0),
+                ticks_per_second: ticks_per_second(interface.if_tsresol),
                 offset: interface.ts_offset(),
                 snaplen: interface.snaplen,
             }),
@@ -290,6 +290,14 @@ impl State {
         let bytes = data.get(..captured as usize).unwrap_or(data);
         Record { number: self.findings.frames, at, original_len, bytes }
     }
+}
+
+/// By the option `if_tsresol`: places of a second after the point, decimal ones or, with the upper bit set, binary ones. `None`
+/// if that is more than can be counted. (`pcap_parser` does not know the binary ones.)
+fn ticks_per_second(resolution: u8) -> Option<u64> {
+    let places = u32::from(resolution & 0x7f);
+    let base: u64 = if resolution & 0x80 == 0 { 10 } else { 2 };
+    base.checked_pow(places)
 }
 
 /// Without the bits that tell of checksums behind frames.

@@ -9,16 +9,16 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use ucake::qdisc::{Cause, Departing, Diffserv, Loss, Observer};
+use ucake::qdisc::{Cause, Departing, Diffserv, Loss, MAX_TINS, Observer, SLOTS};
 use ucake::time::{Instant, Span};
 use ucake::units::{FrameLen, WireLen};
 
 use super::play::{BEGIN, Traveller};
 
 /// Queues in a tin.
-const QUEUES: usize = 1024;
+const QUEUES: usize = SLOTS as usize;
 /// The most tins there are.
-const TINS: usize = 8;
+const TINS: usize = MAX_TINS as usize;
 
 /// A line of the trace.
 #[derive(Serialize)]
@@ -56,6 +56,8 @@ pub struct Trace<W> {
     diffserv: Diffserv,
     /// Whether what is dropped has used the link too.
     ingress: bool,
+    /// Whether what departs is only taken out, and stays where it is by what the trace tells.
+    ended: bool,
     total: u64,
     tins: [u64; TINS],
     queues: Vec<u64>,
@@ -66,7 +68,8 @@ impl<W: Write> Trace<W> {
     /// A trace without lines.
     pub fn new(out: W, diffserv: Diffserv, ingress: bool) -> Self {
         let queues = vec![0; TINS * QUEUES];
-        Self { out, diffserv, ingress, total: 0, tins: [0; TINS], queues, error: None }
+        let tins = [0; TINS];
+        Self { out, diffserv, ingress, ended: false, total: 0, tins, queues, error: None }
     }
 
     fn ahead(&self, (tin, slot): (u8, u16)) -> Ahead {
@@ -114,6 +117,9 @@ impl<W: Write> Trace<W> {
 
 /// A trace that may fail, as the player sees it.
 pub trait Tracer: Observer<Traveller> {
+    /// The replay ends here: what departs from now on is only taken out, to be told of as still queued.
+    fn end(&mut self) {}
+
     /// Has everything written; fails if anything before did.
     ///
     /// # Errors
@@ -131,6 +137,10 @@ pub trait Tracer: Observer<Traveller> {
 impl Tracer for () {}
 
 impl<W: Write> Tracer for Trace<W> {
+    fn end(&mut self) {
+        self.ended = true;
+    }
+
     fn finish(&mut self) -> io::Result<()> {
         self.error.take().map_or(Ok(()), Err)?;
         self.out.flush()
@@ -159,9 +169,15 @@ impl<W: Write> Observer<Traveller> for Trace<W> {
 
     fn departs(&mut self, frame: &mut Traveller, departing: Departing) {
         let Departing { queue, marked, len, wire_len, sojourn, at } = departing;
-        let (decision, reason) = if marked { ("marked", Some("codel")) } else { ("sent", None) };
+        let (decision, reason) = match (self.ended, marked) {
+            (true, _) => ("queued", None),
+            (false, true) => ("marked", Some("codel")),
+            (false, false) => ("sent", None),
+        };
         self.write(frame, &End { queue, len, wire_len, sojourn, at, decision, reason });
-        self.count(queue, wire_len);
+        if !self.ended {
+            self.count(queue, wire_len);
+        }
     }
 
     fn dropped(&mut self, frame: Traveller, loss: Loss) {

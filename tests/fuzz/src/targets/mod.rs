@@ -11,6 +11,7 @@ mod config;
 mod dissect;
 mod ops;
 mod protocol;
+mod replay;
 mod split;
 mod words;
 
@@ -19,6 +20,7 @@ pub use config::config;
 pub use dissect::dissect;
 pub use ops::ops;
 pub use protocol::protocol;
+pub use replay::replay;
 pub use split::split;
 pub use words::words;
 
@@ -27,12 +29,13 @@ pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is that of its corpus too.
 #[allow(dead_code, reason = "the fuzzer calls them one by one")]
-pub const ALL: [(&str, Target); 7] = [
+pub const ALL: [(&str, Target); 8] = [
     ("ack_filter", ack_filter),
     ("config", config),
     ("dissect", dissect),
     ("ops", ops),
     ("protocol", protocol),
+    ("replay", replay),
     ("split", split),
     ("words", words),
 ];
