@@ -252,9 +252,9 @@ fn a_laboratory_told_to_stop_at_once_leaves_nothing_empty() {
     std::fs::write(&svg, "yesterday's").expect("a file");
     let args = ["lab", "--seconds", "60", "--svg", &svg, "--flent", &flent, "--json", &json];
     let child = started(&namespace, &args);
-    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(10);
     let second = file("x-2-cake.flent.gz");
-    while !std::path::Path::new(&second).exists() && std::time::Instant::now() < deadline {
+    while !std::path::Path::new(&second).exists() && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(5));
     }
     // The ping runs alone for a second, so nothing is measured yet.

@@ -3,7 +3,7 @@
 mod world;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use assert_cmd::cargo::cargo_bin;
@@ -708,4 +708,92 @@ fn an_interrupt_leaves_whole_files() {
         outcome.trace.iter().map(|line| line["packet"].as_u64().expect("a number")).collect();
     numbers.sort_unstable();
     assert!(numbers.into_iter().eq(1..=outcome.trace.len() as u64));
+}
+
+/// The capture that docs/REPLAY.md is about: three uploads that together want a fifth more than 20 Mbit/s, a call, and now and then a
+/// request; 0.3 s of them, the headers alone.
+fn example() -> Vec<Captured> {
+    let uploads = (0..600_u32).map(|i| {
+        let port = 5001 + u16::try_from(i % 3).expect("small");
+        Tcp { port, sequence: 1 + i / 3 * 1460, ..Tcp::default() }.at(u64::from(i) * 500)
+    });
+    let call = (0..15).map(|i| {
+        let mut frame = unfinished(false, false, 172);
+        frame.at += 3_100_000 + i * 20_000_000;
+        frame.bytes[15] = 0xb8;
+        frame.bytes[24..26].fill(0);
+        let sum = checksum::finish(checksum::sum(&frame.bytes[14..34]));
+        frame.bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame
+    });
+    let requests = (0..3).map(|i| {
+        Tcp { port: 7000, payload: 300, flags: 0x18, ..Tcp::default() }.at(50_200 + i * 100_000)
+    });
+    let mut frames: Vec<_> = uploads.chain(call).chain(requests).collect();
+    frames.sort_by_key(|frame| frame.at);
+    frames.iter_mut().for_each(|frame| frame.bytes.truncate(54));
+    frames
+}
+
+/// Whether what is kept in docs/ is to be written anew.
+fn updates_docs() -> bool {
+    std::env::var_os("UCAKE_UPDATE_DOCS").is_some_and(|value| value == "1")
+}
+
+fn docs(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name)
+}
+
+#[test]
+fn the_example_capture_is_what_is_said_of_it() {
+    let made = native(&example());
+    if updates_docs() {
+        fs::write(docs("example.pcap"), &made).expect("docs is ours");
+    }
+    let kept = fs::read(docs("example.pcap")).expect("it is part of the repository");
+    assert!(kept == made, "UCAKE_UPDATE_DOCS=1 writes docs/example.pcap anew");
+}
+
+/// Runs what stands behind a `$` on the page, in one directory, and puts what it prints in place of what the page says it does.
+fn followed(page: &str) -> String {
+    let place = Place::new();
+    place.write("example.pcap", &native(&example()));
+    let ucake = cargo_bin("ucake");
+    let own = ucake.parent().expect("it lies in a directory").display().to_string();
+    let path = format!("{own}:{}", std::env::var("PATH").unwrap_or_default());
+    let (mut followed, mut lines) = (String::new(), page.lines().peekable());
+    while let Some(line) = lines.next() {
+        followed += &format!("{line}\n");
+        let Some(command) = line.strip_prefix("    $ ") else { continue };
+        while lines
+            .next_if(|line| line.starts_with("    ") && !line.starts_with("    $ "))
+            .is_some()
+        {}
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).current_dir(&place.0).env("PATH", &path);
+        let output = shell.stdin(Stdio::null()).output().expect("there is a shell");
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+        let printed = [output.stderr, output.stdout].concat();
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        followed.extend(printed.lines().map(|line| format!("    {line}\n")));
+    }
+    followed
+}
+
+#[test]
+fn the_page_shows_what_its_commands_print() {
+    if Command::new("jq").arg("--version").stdout(Stdio::null()).status().is_err() {
+        let required = std::env::var_os("UCAKE_REQUIRE_NETNS").is_some_and(|value| value == "1");
+        assert!(!required, "jq is not installed");
+        eprintln!("SKIPPED: jq is not installed");
+        return;
+    }
+    let page = fs::read_to_string(docs("REPLAY.md")).expect("it is part of the repository");
+    let followed = followed(&page);
+    assert!(followed.matches("    $ ").count() > 3);
+    if updates_docs() {
+        fs::write(docs("REPLAY.md"), &followed).expect("docs is ours");
+        return;
+    }
+    assert_eq!(page, followed, "UCAKE_UPDATE_DOCS=1 writes docs/REPLAY.md anew");
 }

@@ -127,6 +127,8 @@ pub struct Capture<'r> {
 #[derive(Default)]
 struct State {
     header: Option<PcapHeader>,
+    /// Of the pcapng section, whether it is big-endian, and its interfaces.
+    is_big: bool,
     interfaces: Vec<Interface>,
     findings: Findings,
 }
@@ -236,11 +238,18 @@ impl State {
 
     fn of_section<'a>(&mut self, block: &'a Block<'a>) -> Option<Record<'a>> {
         match block {
-            Block::SectionHeader(_) => self.interfaces.clear(),
+            Block::SectionHeader(section) => {
+                self.is_big = section.big_endian();
+                self.interfaces.clear();
+            }
             Block::InterfaceDescription(interface) => self.interfaces.push(Interface {
                 link_type: link_type(interface.linktype),
                 ticks_per_second: ticks_per_second(interface.if_tsresol),
-                offset: interface.ts_offset(),
+                // `pcap_parser` takes it for little-endian always.
+                offset: match self.is_big {
+                    true => interface.if_tsoffset.swap_bytes(),
+                    false => interface.if_tsoffset,
+                },
                 snaplen: interface.snaplen,
             }),
             Block::EnhancedPacket(frame) => {
@@ -342,5 +351,57 @@ impl<R: Read> Read for Counted<R> {
         let read = self.inner.read(room)?;
         self.bytes.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A section with an interface whose times are in units of `resolution` after 1000 s, and an empty frame at `ticks`.
+    fn section(is_big: bool, resolution: u8, ticks: u32) -> Vec<u8> {
+        let word = |word: u32| if is_big { word.to_be_bytes() } else { word.to_le_bytes() };
+        let short = |word: u16| if is_big { word.to_be_bytes() } else { word.to_le_bytes() };
+        let offset = if is_big { 1000_i64.to_be_bytes() } else { 1000_i64.to_le_bytes() };
+        let block = |kind: u32, body: &[u8]| {
+            let len = word(u32::try_from(body.len() + 12).expect("short enough"));
+            [&word(kind), &len, body, &len].concat()
+        };
+        let header = [&word(0x1a2b_3c4d)[..], &short(1), &short(0), &[0xff; 8]].concat();
+        let ticks_option = [&short(9)[..], &short(1), &[resolution, 0, 0, 0]].concat();
+        let offset_option = [&short(14)[..], &short(8), &offset].concat();
+        let options = [&ticks_option, &offset_option, &[0; 4][..]].concat();
+        let interface = [&short(1)[..], &short(0), &word(0), &options].concat();
+        let frame = [0, 0, ticks, 0, 60].map(word).concat();
+        [block(0x0a0d_0d0a, &header), block(1, &interface), block(6, &frame)].concat()
+    }
+
+    #[test]
+    fn each_interface_tells_time_by_its_resolution_and_its_offset() {
+        for is_big in [false, true] {
+            for (resolution, ticks, nanos) in [
+                (0, 3, 3_000_000_000),
+                (3, 7, 7_000_000),
+                (0x81, 3, 1_500_000_000),
+                (0x80, 2, 2_000_000_000),
+            ] {
+                let file = section(is_big, resolution, ticks);
+                let mut times = Vec::new();
+                let capture = Capture::new(file.as_slice()).expect("a capture");
+                let outcome = capture.read(|record| {
+                    times.push(record.at);
+                    ControlFlow::<()>::Continue(())
+                });
+                assert!(outcome.is_ok());
+                assert_eq!(times, [1_000_000_000_000 + nanos], "{resolution:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn units_of_time_beyond_counting_are_none() {
+        assert_eq!(ticks_per_second(19), Some(10_000_000_000_000_000_000));
+        assert_eq!(ticks_per_second(0x80 | 63), Some(1 << 63));
+        assert_eq!([20, 0x7f, 0x80 | 64, 0xff].map(ticks_per_second), [None; 4]);
     }
 }
