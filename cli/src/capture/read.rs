@@ -18,6 +18,8 @@ use pcap_parser::{Block, Linktype, PcapBlockOwned, PcapError, PcapHeader, create
 const CHUNK: usize = 256 << 10;
 /// The largest block that is read.
 const LARGEST_BLOCK: usize = 64 << 20;
+/// Of a block of pcapng: its type, and twice its length (draft-ietf-opsawg-pcapng, section 3.1).
+const LEAST_BLOCK: u32 = 12;
 /// Ethernet, in the registry of link types.
 pub const ETHERNET: u32 = 1;
 /// The latest time that a classic capture can tell, in nanoseconds.
@@ -127,8 +129,9 @@ pub struct Capture<'r> {
 #[derive(Default)]
 struct State {
     header: Option<PcapHeader>,
-    /// Of the pcapng section, whether it is big-endian, and its interfaces.
-    is_big: bool,
+    /// Whether the pcapng section is big-endian; `None` in a pcap file.
+    is_big: Option<bool>,
+    /// Those of the section.
     interfaces: Vec<Interface>,
     findings: Findings,
 }
@@ -157,6 +160,10 @@ impl<'r> Capture<'r> {
     ) -> Result<(Option<B>, Findings), CaptureError> {
         let mut broken = None;
         while broken.is_none() {
+            if self.state.is_too_short(self.reader.data()) {
+                self.state.findings.damaged = true;
+                break;
+            }
             match self.reader.next() {
                 Ok((offset, block)) => {
                     if let Some(record) = self.state.record(&block)?
@@ -211,6 +218,17 @@ impl<'r> Capture<'r> {
 }
 
 impl State {
+    /// Whether the block of pcapng at the beginning of `data` says it is shorter than any: `pcap_parser` would calculate with less than
+    /// nothing.
+    fn is_too_short(&self, data: &[u8]) -> bool {
+        let said = data.get(4..).and_then(|rest| rest.first_chunk::<4>());
+        match (said, self.is_big) {
+            (Some(said), Some(true)) => u32::from_be_bytes(*said) < LEAST_BLOCK,
+            (Some(said), Some(false)) => u32::from_le_bytes(*said) < LEAST_BLOCK,
+            _ => false,
+        }
+    }
+
     /// The frame in a block, if it has one that can be replayed.
     fn record<'a>(
         &mut self,
@@ -239,7 +257,7 @@ impl State {
     fn of_section<'a>(&mut self, block: &'a Block<'a>) -> Option<Record<'a>> {
         match block {
             Block::SectionHeader(section) => {
-                self.is_big = section.big_endian();
+                self.is_big = Some(section.big_endian());
                 self.interfaces.clear();
             }
             Block::InterfaceDescription(interface) => self.interfaces.push(Interface {
@@ -247,8 +265,8 @@ impl State {
                 ticks_per_second: ticks_per_second(interface.if_tsresol),
                 // `pcap_parser` takes it for little-endian always.
                 offset: match self.is_big {
-                    true => interface.if_tsoffset.swap_bytes(),
-                    false => interface.if_tsoffset,
+                    Some(true) => interface.if_tsoffset.swap_bytes(),
+                    _ => interface.if_tsoffset,
                 },
                 snaplen: interface.snaplen,
             }),
@@ -394,6 +412,22 @@ mod tests {
                 });
                 assert!(outcome.is_ok());
                 assert_eq!(times, [1_000_000_000_000 + nanos], "{resolution:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_shorter_than_any_is_damage() {
+        for is_big in [false, true] {
+            let word = |word: u32| if is_big { word.to_be_bytes() } else { word.to_le_bytes() };
+            let kinds = (1..=10).chain([0x8000_0001, 0x0a0d_0d0a, 0xbad]);
+            for (kind, len) in kinds.flat_map(|kind| (0..LEAST_BLOCK).map(move |len| (kind, len))) {
+                let block = [word(kind), word(len), [0; 4], [0; 4]].concat();
+                let file = [section(is_big, 6, 5), block].concat();
+                let capture = Capture::new(file.as_slice()).expect("a capture");
+                let outcome = capture.read(|_| ControlFlow::<()>::Continue(()));
+                let findings = outcome.map(|(_, findings)| (findings.frames, findings.damaged));
+                assert_eq!(findings, Ok((1, true)), "{kind:#x} of {len}");
             }
         }
     }
