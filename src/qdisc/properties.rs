@@ -384,7 +384,7 @@ impl Books {
 impl Tin {
     /// Recounts what is counted as it goes along.
     fn check_counts(&self) {
-        let slots = || 0..flow_table::SLOTS;
+        let slots = || 0..SLOTS;
         let count = |sets: &[Set]| slots().filter(|&s| sets.contains(&self.set(s))).count();
         assert_eq!(self.stats().bulk_flows as usize, count(&[Set::Bulk]));
         let quiet = count(&[Set::Sparse, Set::SparseWait, Set::Decaying]);
@@ -403,7 +403,7 @@ impl Tin {
     /// Counts each host's bulk flows anew.
     fn check_host_loads(&self) {
         let (mut sources, mut destinations) = ([0; 1024], [0; 1024]);
-        let bulk = (0..flow_table::SLOTS).filter(|&slot| self.set(slot) == Set::Bulk);
+        let bulk = (0..SLOTS).filter(|&slot| self.set(slot) == Set::Bulk);
         for hosts in
             bulk.map(|slot| self.account(slot).hosts).filter(|&hosts| hosts != Hosts::UNKNOWN)
         {
@@ -412,7 +412,7 @@ impl Tin {
             sources[usize::from(hosts.source)] += u16::from(by_source);
             destinations[usize::from(hosts.destination)] += u16::from(by_destination);
         }
-        for slot in 0..flow_table::SLOTS {
+        for slot in 0..SLOTS {
             let hosts = self.account(slot).hosts;
             if hosts == Hosts::UNKNOWN {
                 assert_eq!(self.host_loads(hosts), (0, 0), "hosts of queue {slot}");
@@ -669,7 +669,7 @@ fn a_change_of_isolation_under_load_counts_each_host_anew_with_its_flows_next_pa
     fill(&mut books);
     books.check();
     let tin = &books.cake.tins[0];
-    let mut loads: Vec<u16> = (0..flow_table::SLOTS)
+    let mut loads: Vec<u16> = (0..SLOTS)
         .filter(|&slot| tin.set(slot) == Set::Bulk)
         .map(|slot| tin.host_loads(tin.account(slot).hosts).0)
         .collect();
@@ -684,7 +684,7 @@ fn a_direct_hit_does_no_work_on_hosts() {
     let loads = |books: &Books| {
         let tin = &books.cake.tins[0];
         let loads = |slot| tin.host_loads(tin.account(slot).hosts);
-        (0..flow_table::SLOTS).map(loads).collect::<Vec<_>>()
+        (0..SLOTS).map(loads).collect::<Vec<_>>()
     };
     let before = loads(&books);
     fill(&mut books);
@@ -807,8 +807,7 @@ fn beside_an_unresponsive_flow(ingress: bool) -> Books {
     let mut books = Books::new(Config { ingress, ..Config::default() });
     (0..3).for_each(|_| enqueue_classed(&mut books, 1, 1514, 0));
     enqueue_classed(&mut books, 2, 1514, 0);
-    let slot = (0..flow_table::SLOTS)
-        .find(|&slot| books.cake.tins[0].flow(slot).backlog == FrameLen(3 * 1514));
+    let slot = (0..SLOTS).find(|&slot| books.cake.tins[0].flow(slot).backlog == FrameLen(3 * 1514));
     let flow = books.cake.tins[0].flow_mut(slot.expect("three packets are queued"));
     flow.cobalt.drop_with_probability(u32::MAX);
     books
@@ -834,7 +833,7 @@ fn the_last_packet_of_a_queue_is_spared_by_blue_too_and_its_mark_counts() {
     let mut seen = Vec::new();
     for _ in 0..3 {
         books.enqueue(0, &meta);
-        let slot = books.cake.queue_stats(BEGIN)[0].class - flow_table::SLOTS - 1;
+        let slot = books.cake.queue_stats(BEGIN)[0].class - SLOTS - 1;
         books.cake.tins[0].flow_mut(slot).cobalt.drop_with_probability(u32::MAX);
         books.now += Span::from_millis(100);
         let Dequeue::Send(departure) = books.cake.dequeue(books.now) else {
@@ -853,7 +852,7 @@ fn a_mark_on_a_packet_that_blue_then_drops_does_not_count() {
     let mut books = Books::new(Config::default());
     let meta = flow(1).with_len(FrameLen(1514)).with_ecn(crate::packet::Ecn::Ect0);
     (0..20).for_each(|_| books.enqueue(0, &meta));
-    let slot = books.cake.queue_stats(BEGIN)[0].class - flow_table::SLOTS - 1;
+    let slot = books.cake.queue_stats(BEGIN)[0].class - SLOTS - 1;
     books.cake.tins[0].flow_mut(slot).cobalt.drop_with_probability(u32::MAX);
     books.now += Span::from_secs(1);
     let Dequeue::Send(departure) = books.cake.dequeue(books.now) else { panic!("one is left") };
