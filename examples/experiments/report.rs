@@ -46,7 +46,7 @@ fn main() -> Outcome<()> {
         "shares-10" => ("rrul, 10 Mbit/s up and down, 50 ms", 3, even(&rounds()?)),
         "shares-1" => ("rrul, 1 Mbit/s up, 10 down, 50 ms", 3, uneven(&rounds()?)),
         "voip" => ("32 uploads and a stream, 10 Mbit/s, 50 ms", 2, voip(&rounds()?)),
-        "acks" => ("rrul_be, 100 Mbit/s down, 2 up, 50 ms", 3, acks(&rounds()?)),
+        "acks" => ("rrul_be with and without ACK filter", 3, acks(&rounds()?)),
         _ => return Err(USAGE.into()),
     };
     print!("{}", if name.starts_with("shares") { joined(&panels) } else { one_by_one(&panels) });
@@ -293,9 +293,10 @@ fn uneven(rounds: &Rounds) -> Vec<Panel> {
     ]
 }
 
-/// Bars of several runs for the same series.
+/// Bars of several runs on the same line, for the same series.
 fn runs(
     rounds: &Rounds,
+    line: &str,
     title: &str,
     series: &[String],
     published: &[(&str, Option<f64>)],
@@ -304,7 +305,7 @@ fn runs(
         name: run.trim_start_matches("ack-filter-").to_owned(),
         published,
         linux: None,
-        here: rounds.mean(run, series),
+        here: rounds.mean(&format!("{line}{run}"), series),
     });
     Panel { title: title.to_owned(), bars: bars.collect() }
 }
@@ -314,9 +315,10 @@ fn voip(rounds: &Rounds) -> Vec<Panel> {
     let uploads: Vec<_> = (1..=32).map(|number| format!("TCP upload::{number}")).collect();
     let (one, four) = ("besteffort", "diffserv4");
     vec![
-        runs(rounds, "uploads, Mbit/s", &uploads, &[(one, Some(9.49)), (four, Some(8.19))]),
+        runs(rounds, "", "uploads, Mbit/s", &uploads, &[(one, Some(9.49)), (four, Some(8.19))]),
         runs(
             rounds,
+            "",
             "ICMP ping, ms",
             &["Ping (ms) ICMP".to_owned()],
             &[(one, Some(51.0)), (four, Some(51.3))],
@@ -324,20 +326,35 @@ fn voip(rounds: &Rounds) -> Vec<Panel> {
     ]
 }
 
-/// Published: D. Täht, November 2017, as multiples of what it is without a filter, after ten seconds.
+/// Published: D. Täht, November 2017, 1000 down, 20 up and 100 ms, as multiples of what it is without a filter, after ten
+/// seconds; beside the line here that is most like it.
 fn acks(rounds: &Rounds) -> Vec<Panel> {
+    let lines = [
+        ("50ms-100-2-", "50 ms, 100/2", None),
+        ("100ms-200-4-", "100 ms, 200/4", Some([1.4, 2.0])),
+        ("50ms-100-1-", "50 ms, 100/1", None),
+    ];
+    lines
+        .iter()
+        .flat_map(|(line, title, published)| asymmetric(rounds, line, title, *published))
+        .collect()
+}
+
+/// What filters do on one line, and what was published of the first of them, down and up.
+fn asymmetric(rounds: &Rounds, line: &str, title: &str, published: Option<[f64; 2]>) -> [Panel; 3] {
     let flows = |way: &str| ["BE", "BE2", "BE3", "BE4"].map(|mark| format!("TCP {way}load {mark}"));
-    let names = |down| {
-        [("no-ack-filter", Some(1.0)), ("ack-filter", down), ("ack-filter-aggressive", None)]
+    let bars = |what: &str, series: &[String], published: Option<f64>| {
+        let filters = [
+            ("no-ack-filter", published.and(Some(1.0))),
+            ("ack-filter", published),
+            ("ack-filter-aggressive", None),
+        ];
+        runs(rounds, line, &format!("{title}: {what}"), series, &filters)
     };
-    vec![
-        relative(runs(rounds, "down, first = 1", &flows("down"), &names(Some(1.4)))),
-        relative(runs(rounds, "up, first = 1", &flows("up"), &names(Some(2.0)))),
-        runs(
-            rounds,
-            "ICMP ping, ms",
-            &["Ping (ms) ICMP".to_owned()],
-            &names(None).map(|n| (n.0, None)),
-        ),
+    let [down, up] = published.map_or([None; 2], |ways| ways.map(Some));
+    [
+        relative(bars("down, first = 1", &flows("down"), down)),
+        relative(bars("up, first = 1", &flows("up"), up)),
+        bars("ICMP ping, ms", &["Ping (ms) ICMP".to_owned()], None),
     ]
 }
